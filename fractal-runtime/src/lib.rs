@@ -1,0 +1,1 @@
+//! Where a sparse GEMM runs: devices, packed tensors, pruning.

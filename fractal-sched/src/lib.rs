@@ -1,0 +1,1 @@
+//! How a sparse GEMM is computed: schedules, LoopIr and its lowering.

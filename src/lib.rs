@@ -1,0 +1,1 @@
+//! Fractal: a schedule language for sparse matrix multiplication.
