@@ -1,0 +1,301 @@
+//! Weights <-> packed values and index vectors, in the layout that [`Format`] describes.
+
+use super::selection::{check_len, choice_steps, flat};
+use super::walk::{DROPPED, Walk};
+use super::{AxisId, Format, IndexLevel, Kept, Level, Pattern, PatternError, Selection, Step};
+
+/// Unsigned integers of 1, 2, 4, 8, 16 or 32 bits, packed from the low bits of each byte up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexArray {
+    bits: u8,
+    len: usize,
+    data: Vec<u8>,
+}
+
+impl IndexArray {
+    fn new(bits: u8, len: usize, fill: u32) -> IndexArray {
+        let mut array = IndexArray { bits, len, data: vec![0; (len * bits as usize).div_ceil(8)] };
+        if fill != 0 {
+            (0..len).for_each(|at| array.set(at, fill));
+        }
+        array
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bits an entry.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// The packed entries, little-endian.
+    pub fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Entry `at`.
+    ///
+    /// # Panics
+    /// Where `at` is not below [`IndexArray::len`].
+    #[inline]
+    pub fn get(&self, at: usize) -> u32 {
+        match self.bits {
+            8 => u32::from(self.data[at]),
+            16 => u32::from(u16::from_le_bytes([self.data[2 * at], self.data[2 * at + 1]])),
+            32 => u32::from_le_bytes(self.data[4 * at..4 * at + 4].try_into().expect("4 bytes")),
+            bits => {
+                assert!(at < self.len, "entry {at} of {}", self.len);
+                let bit = at * bits as usize;
+                u32::from(self.data[bit / 8] >> (bit % 8)) & ((1 << bits) - 1)
+            }
+        }
+    }
+
+    fn set(&mut self, at: usize, value: u32) {
+        match self.bits {
+            8 => self.data[at] = value as u8,
+            16 => self.data[2 * at..2 * at + 2].copy_from_slice(&(value as u16).to_le_bytes()),
+            32 => self.data[4 * at..4 * at + 4].copy_from_slice(&value.to_le_bytes()),
+            bits => {
+                let (bit, mask) = (at * bits as usize, ((1u32 << bits) - 1) as u8);
+                let byte = &mut self.data[bit / 8];
+                *byte = *byte & !(mask << (bit % 8)) | ((value as u8 & mask) << (bit % 8));
+            }
+        }
+    }
+}
+
+/// The index vector of one skip or permutation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedLevel {
+    /// What it means.
+    pub level: IndexLevel,
+    /// The entries.
+    pub index: IndexArray,
+}
+
+/// A packed weight: values in the order of the format's loops, and the index vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packed<T> {
+    /// The pattern in the form in which it is executed ([`Pattern::executed`]).
+    pub pattern: Pattern,
+    /// Its format.
+    pub format: Format,
+    /// Of a ragged format: where each region's iterations of the ragged loop begin, one more entry than regions.
+    pub offsets: Vec<u32>,
+    /// One index vector a skip or permutation.
+    pub levels: Vec<PackedLevel>,
+    /// Kept values; zero in places that no element fills.
+    pub values: Vec<T>,
+}
+
+impl Pattern {
+    /// Packs the weights that `selection` keeps. `weights` is row-major [n, k].
+    ///
+    /// # Errors
+    /// [`PatternError::Shape`], [`PatternError::Selection`].
+    pub fn pack<T: Copy + Default>(&self, selection: &Selection, weights: &[T]) -> Result<Packed<T>, PatternError> {
+        check_len("weights", weights.len(), self.n, self.k)?;
+        selection.check(self)?;
+        let pattern = self.executed();
+        let selection = self.executed_selection(selection);
+        let format = pattern.format_of_executed();
+        let offsets = offsets(&format, &selection, &pattern);
+        let regions = Regions { pattern: &pattern, format: &format, offsets: &offsets };
+        let levels = selection.levels.iter().zip(&format.indices).map(|(choice, level)| PackedLevel {
+            level: level.clone(),
+            index: regions.index(choice, level),
+        });
+        let levels = levels.collect();
+        let slots = format.slots.unwrap_or_else(|| {
+            let block = format.ragged.as_ref().map_or(0, |r| r.block);
+            offsets.last().map_or(0, |&all| all as usize) * block
+        });
+        let mut values = vec![T::default(); slots];
+        let mut walk = Walk::through(&pattern, &selection);
+        let mut row_slots = Vec::new();
+        for n in 0..pattern.n {
+            regions.row_slots(&mut walk, n, &mut row_slots);
+            for (k, &slot) in row_slots.iter().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {
+                values[slot] = weights[n * pattern.k + k];
+            }
+        }
+        Ok(Packed { format, offsets, levels, values, pattern })
+    }
+}
+
+impl<T: Copy + Default> Packed<T> {
+    /// The dense weights, row-major [n, k], zero where nothing is kept.
+    pub fn unpack(&self) -> Vec<T> {
+        let selection = self.selection();
+        let (n, k) = (self.pattern.n, self.pattern.k);
+        let mut weights = vec![T::default(); n * k];
+        let mut walk = Walk::through(&self.pattern, &selection);
+        let regions = Regions { pattern: &self.pattern, format: &self.format, offsets: &self.offsets };
+        let mut row_slots = Vec::new();
+        for row in 0..n {
+            regions.row_slots(&mut walk, row, &mut row_slots);
+            for (column, &slot) in row_slots.iter().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {
+                weights[row * k + column] = self.values[slot];
+            }
+        }
+        weights
+    }
+}
+
+impl<T> Packed<T> {
+    /// The choices that the index vectors hold, as a selection of [`Packed::pattern`].
+    pub fn selection(&self) -> Selection {
+        let regions = Regions { pattern: &self.pattern, format: &self.format, offsets: &self.offsets };
+        let levels = choice_steps(&self.pattern).zip(&self.levels).map(|(step, packed)| match &self.pattern.steps[step] {
+            Step::Permute { .. } => Level::Order((0..packed.index.len()).map(|at| packed.index.get(at)).collect()),
+            _ => {
+                let mut kept = Kept { offsets: vec![0], kept: Vec::new() };
+                for region in 0..self.pattern.regions(&packed.level.per) {
+                    if let Some((base, count)) = regions.place(&packed.level, region) {
+                        let entries = (base..base + count).map(|at| packed.index.get(at));
+                        kept.kept.extend(entries.filter(|&entry| Some(entry) != packed.level.pad));
+                    }
+                    kept.offsets.push(kept.kept.len() as u32);
+                }
+                Level::Kept(kept)
+            }
+        });
+        Selection { levels: levels.collect() }
+    }
+
+    /// Bytes of values, index vectors and offsets together, with `element` bytes a value.
+    pub fn bytes(&self, element: usize) -> usize {
+        let indices: usize = self.levels.iter().map(|l| l.index.bytes().len()).sum();
+        self.values.len() * element + indices + self.offsets.len() * size_of::<u32>()
+    }
+
+    /// The same packed weight with every value converted.
+    pub fn map<U>(self, f: impl FnMut(T) -> U) -> Packed<U> {
+        Packed {
+            pattern: self.pattern,
+            format: self.format,
+            offsets: self.offsets,
+            levels: self.levels,
+            values: self.values.into_iter().map(f).collect(),
+        }
+    }
+}
+
+/// The slot of an element that is not kept.
+const NO_SLOT: usize = usize::MAX;
+
+fn offsets(format: &Format, selection: &Selection, pattern: &Pattern) -> Vec<u32> {
+    let Some(ragged) = &format.ragged else { return Vec::new() };
+    let mut offsets = vec![0u32];
+    for (_, level) in selection.of_steps(pattern).filter(|(step, _)| *step == ragged.step) {
+        if let Level::Kept(kept) = level {
+            for region in 0..kept.regions() {
+                let iterations = kept.region(region).len().div_ceil(ragged.chunk) as u32;
+                offsets.push(offsets[region] + iterations);
+            }
+        }
+    }
+    offsets
+}
+
+/// Numbers regions and slots.
+struct Regions<'a> {
+    pattern: &'a Pattern,
+    format: &'a Format,
+    offsets: &'a [u32],
+}
+
+impl Regions<'_> {
+    /// Where the entries of a region begin in the index vector, and how many there are; `None` for a region that a
+    /// ragged skip leaves without any.
+    fn place(&self, level: &IndexLevel, region: usize) -> Option<(usize, usize)> {
+        let Some(kept) = level.kept else {
+            let chunk = self.format.ragged.as_ref().map_or(1, |r| r.chunk);
+            let (from, to) = (self.offsets[region] as usize * chunk, self.offsets[region + 1] as usize * chunk);
+            return Some((from, to - from));
+        };
+        let region = match &self.format.ragged {
+            Some(ragged) if level.under_ragged => {
+                let mut values = vec![0; level.per.len()];
+                let mut rest = region;
+                for (value, &axis) in values.iter_mut().zip(&level.per).rev() {
+                    let len = self.pattern.axis(axis).len;
+                    *value = rest % len;
+                    rest /= len;
+                }
+                let value = |axis: AxisId| {
+                    let at = level.per.iter().position(|&p| p == axis);
+                    values[at.expect("a region under the ragged loop names its axes")]
+                };
+                let outer_region = flat(self.pattern, &ragged.per, |a| Some(value(a)))?;
+                let tile = self.offsets[outer_region] as usize + value(ragged.outer);
+                if tile >= self.offsets[outer_region + 1] as usize {
+                    return None;
+                }
+                let others: Vec<AxisId> =
+                    level.per.iter().copied().filter(|p| *p != ragged.outer && !ragged.per.contains(p)).collect();
+                tile * self.pattern.regions(&others) + flat(self.pattern, &others, |a| Some(value(a)))?
+            }
+            _ => region,
+        };
+        Some((region * kept, kept))
+    }
+
+    fn index(&self, choice: &Level, level: &IndexLevel) -> IndexArray {
+        let kept = match choice {
+            Level::Order(order) => {
+                let mut index = IndexArray::new(level.bits, order.len(), 0);
+                order.iter().enumerate().for_each(|(at, &old)| index.set(at, old));
+                return index;
+            }
+            Level::Kept(kept) => kept,
+        };
+        let all = self.offsets.last().map_or(0, |&all| all as usize);
+        let entries = match (level.kept, &self.format.ragged) {
+            (None, Some(ragged)) => all * ragged.chunk,
+            (Some(count), Some(ragged)) if level.under_ragged => {
+                let others: Vec<AxisId> =
+                    level.per.iter().copied().filter(|p| *p != ragged.outer && !ragged.per.contains(p)).collect();
+                all * self.pattern.regions(&others) * count
+            }
+            (count, _) => self.pattern.regions(&level.per) * count.unwrap_or(0),
+        };
+        let mut index = IndexArray::new(level.bits, entries, level.pad.unwrap_or(0));
+        for region in 0..kept.regions() {
+            if let Some((base, _)) = self.place(level, region) {
+                kept.region(region).iter().enumerate().for_each(|(at, &iteration)| index.set(base + at, iteration));
+            }
+        }
+        index
+    }
+
+    /// The slot of each element of a row.
+    fn row_slots(&self, walk: &mut Walk<'_>, n: usize, slots: &mut Vec<usize>) {
+        let (pattern, format) = (self.pattern, self.format);
+        walk.row(n, pattern.steps.len());
+        slots.clear();
+        slots.extend((0..pattern.k).map(|k| if walk.alive(k) { 0 } else { NO_SLOT }));
+        for l in format.loops.iter().filter(|l| l.stride > 0) {
+            let values = walk.axis(l.axis);
+            for (k, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {
+                debug_assert_ne!(values.at(k), DROPPED);
+                *slot += values.at(k) as usize * l.stride;
+            }
+        }
+        if let Some(ragged) = &format.ragged {
+            for (k, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {
+                let region = flat(pattern, &ragged.per, |a| Some(walk.axis(a).at(k) as usize));
+                *slot += self.offsets[region.expect("alive")] as usize * ragged.block;
+            }
+        }
+    }
+}
