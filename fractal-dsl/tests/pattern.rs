@@ -321,6 +321,45 @@ fn packed_bytes_are_those_of_the_format() {
     assert_eq!(ragged.format().bytes(&ragged, 2), None);
 }
 
+/// Whether a unit that one skip keeps can vanish in a later one, or an order was found: then the places among the kept
+/// are not all written in the mask, and `admits` searches.
+fn drops_whole_units(pattern: &Pattern) -> bool {
+    let above = |axis: AxisId| {
+        let mut above = vec![axis];
+        for step in pattern.steps().iter().rev() {
+            match step {
+                Step::Split { axis, outer, inner, .. } if above.contains(outer) || above.contains(inner) => above.push(*axis),
+                Step::Join { a, b, out } if above.contains(out) => above.extend([*a, *b]),
+                Step::Skip { axis, out, .. } | Step::Permute { axis, out } if above.contains(out) => above.push(*axis),
+                _ => {}
+            }
+        }
+        above
+    };
+    let steps = pattern.steps();
+    steps.iter().enumerate().any(|(number, step)| match step {
+        Step::Permute { .. } => true,
+        Step::Skip { per, out, .. } => steps[number..].iter().any(|later| match later {
+            Step::Skip { axis, out: o, .. } if o != out => above(*axis).iter().any(|a| a == out || per.contains(a)),
+            _ => false,
+        }),
+        _ => false,
+    })
+}
+
+#[test]
+fn masks_of_compacted_patterns_are_admitted() {
+    for (name, keep) in [("tvw:2", 0.25), ("tvw:1", 0.375), ("tvw:3", 0.125), ("vnm:2", 0.25), ("tw2:3", 0.25)] {
+        for seed in 0..40 {
+            let pattern = named(name, 13, 37, keep);
+            let (scores, _, mask) = projected(&pattern, seed);
+            let selection = pattern.admits(&mask).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let kept = mask.apply(&scores).unwrap();
+            assert_eq!(pattern.pack(&selection, &kept).unwrap().unpack(), kept);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
@@ -356,7 +395,6 @@ proptest! {
 
     #[test]
     fn a_projected_mask_is_admitted_and_packs((pattern, scores) in pattern_and_scores()) {
-        let permutes = pattern.steps().iter().any(|s| matches!(s, Step::Permute { .. }));
         let mask = pattern.mask(&pattern.project(&scores).unwrap()).unwrap();
         match pattern.admits(&mask) {
             Ok(selection) => {
@@ -364,8 +402,8 @@ proptest! {
                 prop_assert!(mask.is_subset(&pattern.mask(&selection).unwrap()));
                 prop_assert_eq!(pattern.pack(&selection, &kept).unwrap().unpack(), kept);
             }
-            // The order of a permutation cannot always be told from the mask.
-            Err(error) => prop_assert!(permutes, "{}", error),
+            // Positions cannot always be told from the mask.
+            Err(error) => prop_assert!(drops_whole_units(&pattern), "{}", error),
         }
     }
 

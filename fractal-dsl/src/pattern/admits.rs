@@ -135,15 +135,18 @@ impl Pattern {
             Step::Split { axis, factor, outer, inner } if axis == out => Some((*factor, *outer, *inner)),
             _ => None,
         })?;
-        later.iter().enumerate().find_map(|(at, step)| match step {
+        // Choices between the two skips are not known yet when the first one's groups are made.
+        let is_choice = |s: &Step| matches!(s, Step::Skip { .. } | Step::Permute { .. });
+        let step = (number + 1..self.steps.len()).find(|&at| is_choice(&self.steps[at]))?;
+        match &self.steps[step] {
             Step::Skip { axis, per, .. } if *axis == inner && per.contains(&outer) => Some(Group {
                 factor,
-                step: number + at,
-                most: self.kept_per_region(number + at)?,
+                step,
+                most: self.kept_per_region(step)?,
                 context: per.iter().copied().filter(|p| *p != outer).collect(),
             }),
             _ => None,
-        })
+        }
     }
 
     /// Where a group of compacted positions would use more than its skip keeps, spreads the used positions over more

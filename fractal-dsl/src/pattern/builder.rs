@@ -266,12 +266,20 @@ impl PatternBuilder {
     /// Merges two loops and their regions into `a * len(b) + b` at the place of `a`.
     ///
     /// # Errors
-    /// [`PatternError::NotLive`], [`PatternError::Twice`], [`PatternError::JoinTooLong`], [`PatternError::RaggedAxis`].
+    /// [`PatternError::NotLive`], [`PatternError::Twice`], [`PatternError::JoinTooLong`], [`PatternError::RaggedAxis`],
+    /// [`PatternError::RaggedRegion`].
     pub fn join(&mut self, a: AxisId, b: AxisId) -> Result<AxisId, PatternError> {
         self.distinct("join", &[a, b])?;
         let (at_a, at_b) = (self.live("join", a)?, self.live("join", b)?);
+        let ragged_regions = self.pattern.steps.iter().find_map(|step| match step {
+            Step::Skip { per, keep, .. } if keep.is_ragged() => Some(per),
+            _ => None,
+        });
         for axis in [a, b] {
             self.not_ragged("join", axis)?;
+            if ragged_regions.is_some_and(|per| per.iter().any(|&p| self.pattern.leaves(p).contains(&axis))) {
+                return Err(PatternError::RaggedRegion { axis: axis.0 });
+            }
         }
         let (first, second) = (self.pattern.axis(a).clone(), self.pattern.axis(b).clone());
         let len = first.len * second.len;
@@ -334,10 +342,12 @@ impl PatternBuilder {
             }
         };
         let step = self.pattern.steps.len();
-        if keep.is_ragged() && self.pattern.axes.iter().any(|a| a.ragged.is_some()) {
+        let ragged_before = self.pattern.axes.iter().any(|a| a.ragged.is_some());
+        if keep.is_ragged() && ragged_before {
             return Err(PatternError::RaggedTwice);
         }
-        let tail = parent.tail || per.iter().any(|&p| self.pattern.axis(p).tail);
+        // A region that a ragged skip left empty is a tail to the skips inside it.
+        let tail = parent.tail || ragged_before || per.iter().any(|&p| self.pattern.axis(p).tail);
         let out = self.add(Axis { kind: parent.kind, len: kept_len, ragged: keep.is_ragged().then_some(step), tail });
         self.pattern.order.remove(at);
         let below = places.into_iter().map(|p| if p > at { p } else { p + 1 }).max().unwrap_or(0);

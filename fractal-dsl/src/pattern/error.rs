@@ -90,6 +90,12 @@ pub enum PatternError {
         /// The axis' id.
         axis: u32,
     },
+    /// A join of a loop that counts the regions of a ragged skip.
+    #[error("join: axis #{axis} counts the regions of a ragged skip; join it before that skip")]
+    RaggedRegion {
+        /// The axis' id.
+        axis: u32,
+    },
     /// A reorder that is no permutation of the loops it names.
     #[error("reorder: no loop is named; expected at least one")]
     ReorderEmpty,

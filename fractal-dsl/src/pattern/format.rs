@@ -248,6 +248,10 @@ impl Pattern {
         Some((step, per, outer, chunk))
     }
 
+    fn names_in_per(&self, axes: &[AxisId]) -> bool {
+        self.steps.iter().any(|s| matches!(s, Step::Skip { per, .. } if per.iter().any(|p| axes.contains(p))))
+    }
+
     /// The join of rows and columns that a skip of one region follows and nothing else touches.
     fn threshold_join(&self) -> Option<ThresholdJoin> {
         if self.axes.iter().any(|a| a.ragged.is_some()) {
@@ -263,7 +267,10 @@ impl Pattern {
             };
             self.steps.iter().enumerate().find_map(|(skip, step)| match step {
                 Step::Skip { axis, per, out: kept, .. }
-                    if axis == out && per.is_empty() && self.order.contains(kept) =>
+                    if axis == out
+                        && per.is_empty()
+                        && self.order.contains(kept)
+                        && !self.names_in_per(&[*out, *kept]) =>
                 {
                     let inner = self.axis(*b).len;
                     Some(ThresholdJoin { join, skip, rows, columns, rows_first: rows == *a, inner })
