@@ -1,1 +1,3 @@
 //! Where a sparse GEMM runs: devices, packed tensors, pruning.
+
+pub mod model;

@@ -1,0 +1,413 @@
+//! The BERT encoder as a sentence embedder: token ids -> encoder blocks -> mean over tokens -> unit vectors.
+//!
+//! The network is that of Devlin et al., BERT, 2019 (post-norm blocks); pooling and normalisation are those of
+//! Reimers and Gurevych, Sentence-BERT, 2019.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+
+use super::attention::attention;
+use super::norm::LayerNorm;
+use super::{Activations, BertConfig, DenseLinear, Epilogue, LinearOp, ModelError, Nonlinearity, Weights};
+
+/// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
+pub const MAX_BATCH_TOKENS: usize = 8192;
+
+/// A BERT encoder with replaceable linear layers. A clone shares weights and operators, so a pruned model beside its
+/// dense original costs no second copy.
+#[derive(Clone)]
+pub struct BertModel {
+    config: BertConfig,
+    nonlinearity: Nonlinearity,
+    words: Arc<[f32]>,
+    /// Position plus first token type: both are the same for every token at a position.
+    positions: Arc<[f32]>,
+    embedding_norm: Arc<LayerNorm>,
+    blocks: Vec<Block>,
+}
+
+#[derive(Clone)]
+struct Block {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    attention_output: Linear,
+    attention_norm: Arc<LayerNorm>,
+    intermediate: Linear,
+    output: Linear,
+    output_norm: Arc<LayerNorm>,
+}
+
+/// A named layer: the dense weight it was loaded with, and the operator that runs.
+#[derive(Clone)]
+struct Linear {
+    name: String,
+    weight: Arc<[f32]>,
+    bias: Arc<[f32]>,
+    n: usize,
+    k: usize,
+    op: Arc<dyn LinearOp>,
+}
+
+/// The dense weight of a linear layer, row-major \[n, k\].
+#[derive(Clone, Copy, Debug)]
+pub struct DenseWeight<'a> {
+    /// n * k values.
+    pub data: &'a [f32],
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+}
+
+/// Where the time of an embedding run went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// In the linear operators, epilogues included.
+    pub linear: Duration,
+    /// In attention scores, softmax and weighted sums.
+    pub attention: Duration,
+    /// In embedding look-up, LayerNorm and pooling.
+    pub other: Duration,
+}
+
+impl Profile {
+    /// The sum of all parts.
+    pub fn total(&self) -> Duration {
+        self.linear + self.attention + self.other
+    }
+}
+
+impl BertModel {
+    /// Loads `config.json` and `model.safetensors` from a directory. `path` may also name the safetensors file itself,
+    /// with config.json beside it.
+    pub fn load(path: &Path) -> Result<Self, ModelError> {
+        let (directory, weights) = if path.is_dir() {
+            (path, path.join("model.safetensors"))
+        } else {
+            (path.parent().unwrap_or(Path::new("")), path.to_owned())
+        };
+        let config_path = directory.join("config.json");
+        let text = std::fs::read_to_string(&config_path)
+            .map_err(|source| ModelError::Io { path: config_path.clone(), source })?;
+        let config = BertConfig::from_json(&text, &config_path)?;
+        Self::from_weights(config, Weights::open(&weights)?)
+    }
+
+    /// Builds the model from tensors in memory.
+    pub fn from_weights(config: BertConfig, mut weights: Weights) -> Result<Self, ModelError> {
+        const WORDS: &str = "embeddings.word_embeddings.weight";
+        weights.strip_prefix_before(WORDS);
+        let weights = &weights;
+        let hidden = config.hidden_size;
+        let words = weights.tensor(WORDS, &[config.vocab_size, hidden])?.data;
+        let mut positions =
+            weights.tensor("embeddings.position_embeddings.weight", &[config.max_position_embeddings, hidden])?.data;
+        let types = weights.tensor("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, hidden])?.data;
+        for position in positions.chunks_exact_mut(hidden) {
+            for (value, token_type) in position.iter_mut().zip(&types) {
+                *value += token_type;
+            }
+        }
+        let embedding_norm = load_norm(weights, &config, "embeddings.LayerNorm")?;
+        let blocks = (0..config.num_hidden_layers)
+            .map(|layer| Block::load(weights, &config, layer))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            nonlinearity: config.nonlinearity()?,
+            config,
+            words: words.into(),
+            positions: positions.into(),
+            embedding_norm,
+            blocks,
+        })
+    }
+
+    /// The model's sizes.
+    pub fn config(&self) -> &BertConfig {
+        &self.config
+    }
+
+    /// The names of the prunable layers in the order in which they run, as in the checkpoint and without `.weight`:
+    /// `encoder.layer.0.attention.self.query` and so on, six per block.
+    pub fn linear_names(&self) -> Vec<String> {
+        self.linears().map(|linear| linear.name.clone()).collect()
+    }
+
+    /// The dense weight of a layer, as loaded; a replaced operator does not change it.
+    pub fn weight(&self, name: &str) -> Result<DenseWeight<'_>, ModelError> {
+        let linear = self.linear(name)?;
+        Ok(DenseWeight { data: &linear.weight, n: linear.n, k: linear.k })
+    }
+
+    /// The operator that a layer runs.
+    pub fn operator(&self, name: &str) -> Result<&dyn LinearOp, ModelError> {
+        Ok(&*self.linear(name)?.op)
+    }
+
+    /// Puts an operator of the same shape in the place of a layer's product. The bias stays with the model and comes to
+    /// the operator in its epilogue.
+    pub fn replace(&mut self, name: &str, op: Box<dyn LinearOp>) -> Result<(), ModelError> {
+        let known = self.linear_names();
+        let Some(linear) = self.blocks.iter_mut().flat_map(Block::linears_mut).find(|linear| linear.name == name)
+        else {
+            return Err(ModelError::UnknownLinear { name: name.into(), known });
+        };
+        if (op.n(), op.k()) != (linear.n, linear.k) {
+            return Err(ModelError::OperatorShape {
+                name: name.into(),
+                expected: [linear.n, linear.k],
+                got: [op.n(), op.k()],
+            });
+        }
+        linear.op = op.into();
+        Ok(())
+    }
+
+    /// One unit vector of `hidden_size` values per sentence.
+    ///
+    /// A sentence is its token ids, with the tokenizer's [CLS] and [SEP] and without padding. One of more than
+    /// `max_position_embeddings` tokens keeps its first ones and its last (the [SEP]), as a tokenizer that truncates
+    /// would give it.
+    pub fn embed(&self, sentences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.embed_profiled(sentences).map(|(embeddings, _)| embeddings)
+    }
+
+    /// As [`embed`](Self::embed), and where the time went.
+    pub fn embed_profiled(&self, sentences: &[Vec<u32>]) -> Result<(Vec<Vec<f32>>, Profile), ModelError> {
+        let sentences = sentences
+            .iter()
+            .enumerate()
+            .map(|(index, tokens)| self.check_sentence(index, tokens))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut profile = Profile::default();
+        let mut embeddings = Vec::with_capacity(sentences.len());
+        let mut rest = &sentences[..];
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(part_len(rest));
+            embeddings.extend(self.embed_part(part, &mut profile)?);
+            rest = behind;
+        }
+        Ok((embeddings, profile))
+    }
+
+    fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.blocks.iter().flat_map(Block::linears)
+    }
+
+    fn linear(&self, name: &str) -> Result<&Linear, ModelError> {
+        self.linears()
+            .find(|linear| linear.name == name)
+            .ok_or_else(|| ModelError::UnknownLinear { name: name.into(), known: self.linear_names() })
+    }
+
+    fn check_sentence(&self, sentence: usize, tokens: &[u32]) -> Result<Vec<u32>, ModelError> {
+        let Some(&last) = tokens.last() else {
+            return Err(ModelError::EmptySentence { sentence });
+        };
+        let vocab_size = self.config.vocab_size;
+        if let Some(position) = tokens.iter().position(|&id| id as usize >= vocab_size) {
+            return Err(ModelError::TokenRange { sentence, position, got: tokens[position], vocab_size });
+        }
+        let limit = self.config.max_position_embeddings;
+        if tokens.len() <= limit {
+            return Ok(tokens.to_vec());
+        }
+        let mut kept = tokens[..limit - 1].to_vec();
+        kept.push(last);
+        Ok(kept)
+    }
+
+    fn embed_part(&self, sentences: &[Vec<u32>], profile: &mut Profile) -> Result<Vec<Vec<f32>>, ModelError> {
+        let mut spans = Vec::with_capacity(sentences.len());
+        let mut tokens = 0;
+        for sentence in sentences {
+            spans.push(tokens..tokens + sentence.len());
+            tokens += sentence.len();
+        }
+        let hidden = self.config.hidden_size;
+        let start = Instant::now();
+        let mut x = self.look_up(sentences, tokens);
+        self.embedding_norm.apply(&mut x);
+        profile.other += start.elapsed();
+
+        let mut buffers = Buffers {
+            query: Activations::zeros(hidden, tokens),
+            key: Activations::zeros(hidden, tokens),
+            value: Activations::zeros(hidden, tokens),
+            context: Activations::zeros(hidden, tokens),
+            attended: Activations::zeros(hidden, tokens),
+            wide: Activations::zeros(self.config.intermediate_size, tokens),
+        };
+        let heads = self.config.num_attention_heads;
+        for block in &self.blocks {
+            block.forward(heads, self.nonlinearity, &spans, &mut x, &mut buffers, profile)?;
+        }
+
+        let start = Instant::now();
+        let embeddings = spans.par_iter().map(|span| pool(&x, span)).collect();
+        profile.other += start.elapsed();
+        Ok(embeddings)
+    }
+
+    /// The sum of the embedding tables, feature-major.
+    fn look_up(&self, sentences: &[Vec<u32>], tokens: usize) -> Activations {
+        // A block of features reads whole cache lines of the token-major tables and writes few rows at once.
+        const FEATURE_BLOCK: usize = 16;
+        let hidden = self.config.hidden_size;
+        let mut x = Activations::zeros(hidden, tokens);
+        x.as_mut_slice().par_chunks_mut(FEATURE_BLOCK * tokens).enumerate().for_each(|(block, rows)| {
+            let first = block * FEATURE_BLOCK;
+            let width = rows.len() / tokens;
+            let positioned = sentences.iter().flat_map(|s| s.iter().enumerate());
+            for (token, (position, &id)) in positioned.enumerate() {
+                let word = &self.words[id as usize * hidden + first..][..width];
+                let place = &self.positions[position * hidden + first..][..width];
+                for feature in 0..width {
+                    rows[feature * tokens + token] = word[feature] + place[feature];
+                }
+            }
+        });
+        x
+    }
+}
+
+/// What one block writes, reused by the next.
+struct Buffers {
+    query: Activations,
+    key: Activations,
+    value: Activations,
+    context: Activations,
+    attended: Activations,
+    wide: Activations,
+}
+
+impl Block {
+    fn load(weights: &Weights, config: &BertConfig, layer: usize) -> Result<Self, ModelError> {
+        let (hidden, wide) = (config.hidden_size, config.intermediate_size);
+        let name = |part: &str| format!("encoder.layer.{layer}.{part}");
+        let linear = |part: &str, n, k| Linear::load(weights, name(part), n, k);
+        let norm = |part: &str| load_norm(weights, config, &name(part));
+        Ok(Self {
+            query: linear("attention.self.query", hidden, hidden)?,
+            key: linear("attention.self.key", hidden, hidden)?,
+            value: linear("attention.self.value", hidden, hidden)?,
+            attention_output: linear("attention.output.dense", hidden, hidden)?,
+            attention_norm: norm("attention.output.LayerNorm")?,
+            intermediate: linear("intermediate.dense", wide, hidden)?,
+            output: linear("output.dense", hidden, wide)?,
+            output_norm: norm("output.LayerNorm")?,
+        })
+    }
+
+    fn linears(&self) -> [&Linear; 6] {
+        [&self.query, &self.key, &self.value, &self.attention_output, &self.intermediate, &self.output]
+    }
+
+    fn linears_mut(&mut self) -> [&mut Linear; 6] {
+        [
+            &mut self.query,
+            &mut self.key,
+            &mut self.value,
+            &mut self.attention_output,
+            &mut self.intermediate,
+            &mut self.output,
+        ]
+    }
+
+    /// Replaces `x`\[hidden, tokens\] by the block's result.
+    fn forward(
+        &self,
+        heads: usize,
+        nonlinearity: Nonlinearity,
+        spans: &[Range<usize>],
+        x: &mut Activations,
+        buffers: &mut Buffers,
+        profile: &mut Profile,
+    ) -> Result<(), ModelError> {
+        let Buffers { query, key, value, context, attended, wide } = buffers;
+        let mut clock = Instant::now();
+        let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed();
+
+        self.query.forward(x, query, None, None)?;
+        self.key.forward(x, key, None, None)?;
+        self.value.forward(x, value, None, None)?;
+        profile.linear += lap();
+        attention(heads, spans, query, key, value, context);
+        profile.attention += lap();
+        self.attention_output.forward(context, attended, None, Some(x))?;
+        profile.linear += lap();
+        self.attention_norm.apply(attended);
+        profile.other += lap();
+        self.intermediate.forward(attended, wide, Some(nonlinearity), None)?;
+        self.output.forward(wide, x, None, Some(attended))?;
+        profile.linear += lap();
+        self.output_norm.apply(x);
+        profile.other += lap();
+        Ok(())
+    }
+}
+
+impl Linear {
+    fn load(weights: &Weights, name: String, n: usize, k: usize) -> Result<Self, ModelError> {
+        let weight: Arc<[f32]> = weights.tensor(&format!("{name}.weight"), &[n, k])?.data.into();
+        let bias = weights.tensor(&format!("{name}.bias"), &[n])?.data.into();
+        let op = DenseLinear::new(Arc::clone(&weight), n, k)
+            .map_err(|source| ModelError::Operator { name: name.clone(), source })?;
+        Ok(Self { name, weight, bias, n, k, op: Arc::new(op) })
+    }
+
+    fn forward(
+        &self,
+        x: &Activations,
+        y: &mut Activations,
+        nonlinearity: Option<Nonlinearity>,
+        residual: Option<&Activations>,
+    ) -> Result<(), ModelError> {
+        let epilogue = Epilogue { bias: Some(&self.bias), nonlinearity, residual };
+        self.op.forward(x, y, &epilogue).map_err(|source| ModelError::Operator { name: self.name.clone(), source })
+    }
+}
+
+/// Checkpoints converted from TensorFlow call the scale gamma and the shift beta.
+fn load_norm(weights: &Weights, config: &BertConfig, name: &str) -> Result<Arc<LayerNorm>, ModelError> {
+    let (mut scale, mut shift) = (format!("{name}.weight"), format!("{name}.bias"));
+    if !weights.contains(&scale) && weights.contains(&format!("{name}.gamma")) {
+        scale = format!("{name}.gamma");
+        shift = format!("{name}.beta");
+    }
+    Ok(Arc::new(LayerNorm {
+        gamma: weights.tensor(&scale, &[config.hidden_size])?.data,
+        beta: weights.tensor(&shift, &[config.hidden_size])?.data,
+        epsilon: config.layer_norm_eps,
+    }))
+}
+
+/// How many of the first sentences fit [`MAX_BATCH_TOKENS`]; at least one.
+fn part_len(sentences: &[Vec<u32>]) -> usize {
+    let mut tokens = 0;
+    let fit = sentences
+        .iter()
+        .take_while(|sentence| {
+            tokens += sentence.len();
+            tokens <= MAX_BATCH_TOKENS
+        })
+        .count();
+    fit.max(1)
+}
+
+/// The mean over a sentence's tokens, scaled to length 1.
+fn pool(x: &Activations, span: &Range<usize>) -> Vec<f32> {
+    let inverse = 1.0 / span.len() as f32;
+    let mut mean: Vec<f32> =
+        (0..x.features()).map(|feature| x.row(feature)[span.clone()].iter().sum::<f32>() * inverse).collect();
+    let norm = mean.iter().map(|v| v * v).sum::<f32>().sqrt();
+    // The bound is that of the sentence-transformers reference: a zero vector stays zero.
+    let scale = 1.0 / norm.max(1e-12);
+    mean.iter_mut().for_each(|v| *v *= scale);
+    mean
+}

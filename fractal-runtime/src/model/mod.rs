@@ -1,0 +1,26 @@
+//! Models that run end to end on packed weights.
+//!
+//! Stage: (config, safetensors, token ids) -> sentence embeddings. Every prunable matrix of a model is a [`LinearOp`]
+//! with a name, so that a pruning recipe can read the dense weight and put a sparse operator in its place.
+//!
+//! Activations are feature-major, X\[features, tokens\], with the tokens of all sentences of a batch side by side and
+//! no padding: layers chain without a transpose, and a gather of features is a gather of contiguous memory.
+
+mod activations;
+mod attention;
+mod bert;
+mod config;
+mod error;
+mod linear;
+mod math;
+mod norm;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use activations::Activations;
+pub use bert::{BertModel, DenseWeight, MAX_BATCH_TOKENS, Profile};
+pub use config::BertConfig;
+pub use error::ModelError;
+pub use linear::{DenseLinear, Epilogue, LinearError, LinearOp, Nonlinearity, check_shapes};
+pub use weights::{Tensor, Weights};
