@@ -4,7 +4,8 @@ mod common;
 
 use common::pattern_and_scores;
 use fractal_dsl::pattern::{
-    AxisId, Keep, Kept, Level, Mask, NAMED_PATTERNS, Named, Pattern, PatternBuilder, PatternError, Ratio, Selection, Step,
+    AxisId, Keep, Kept, Level, Mask, NAMED_PATTERNS, Named, Pattern, PatternBuilder, PatternError, Ratio, Selection,
+    Step,
 };
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -46,8 +47,7 @@ fn golden_case_of_the_paper() {
     let strides: Vec<usize> = format.loops.iter().map(|l| l.stride).collect();
     assert_eq!(strides, [53760, 17920, 640, 128, 32, 1]);
     assert_eq!(format.slots, Some(215_040));
-    let entries: Vec<usize> =
-        format.indices.iter().map(|i| i.kept.unwrap() * pattern.regions(&i.per)).collect();
+    let entries: Vec<usize> = format.indices.iter().map(|i| i.kept.unwrap() * pattern.regions(&i.per)).collect();
     assert_eq!(entries, [4 * 3, 4 * 3 * 28, 4 * 3 * 28 * 5]);
     let bits: Vec<u8> = format.indices.iter().map(|i| i.bits).collect();
     assert_eq!(bits, [4, 8, 4]);
@@ -165,12 +165,37 @@ fn a_found_order_loses_nothing_and_gathers_alike_rows() {
 #[test]
 fn every_name_prints_as_it_parses() {
     for name in [
-        "dense", "ew", "vw:16", "2:4", "bw:128x64", "bw-global:32x32", "tw:128", "tw-global:64", "tw2:128", "tvw:128",
-        "vnm:64", "vnm:64:2:8", "shfl-bw:128x64", "shfl-vw:64", "hybrid:128x64/32x16",
+        "dense",
+        "ew",
+        "vw:16",
+        "2:4",
+        "bw:128x64",
+        "bw-global:32x32",
+        "tw:128",
+        "tw-global:64",
+        "tw2:128",
+        "tvw:128",
+        "vnm:64",
+        "vnm:64:2:8",
+        "shfl-bw:128x64",
+        "shfl-vw:64",
+        "hybrid:128x64/32x16",
     ] {
         assert_eq!(name.parse::<Named>().unwrap().to_string(), name);
     }
-    for name in ["", "tw", "tw:", "tw:0", "tw:x", "bw:128", "5:4", "vnm:64:3:8", "vnm:64:2:3", "hybrid:1x1", "tw:99999999999999"] {
+    for name in [
+        "",
+        "tw",
+        "tw:",
+        "tw:0",
+        "tw:x",
+        "bw:128",
+        "5:4",
+        "vnm:64:3:8",
+        "vnm:64:2:3",
+        "hybrid:1x1",
+        "tw:99999999999999",
+    ] {
         let error = name.parse::<Named>().unwrap_err();
         assert!(matches!(&error, PatternError::Name { found, .. } if found == name), "{error}");
         assert!(error.to_string().contains(NAMED_PATTERNS[2].0));
@@ -258,15 +283,16 @@ fn count_masks(pattern: &Pattern) -> usize {
             .iter()
             .enumerate()
             .filter_map(|(number, step)| match step {
-                Step::Skip { axis, per, .. } => Some((pattern.regions(per), pattern.axis(*axis).len)).map(|(r, l)| {
-                    (r, l * 1000 + pattern.kept_per_region(number).expect("balanced"))
-                }),
+                Step::Skip { axis, per, .. } => Some((pattern.regions(per), pattern.axis(*axis).len))
+                    .map(|(r, l)| (r, l * 1000 + pattern.kept_per_region(number).expect("balanced"))),
                 _ => None,
             })
             .collect();
         let Some(&(regions, packed)) = skips.get(levels.len()) else {
             let mask = pattern.mask(&Selection { levels: levels.clone() }).unwrap();
-            masks.insert((0..pattern.n() * pattern.k()).map(|a| mask.contains(a / pattern.k(), a % pattern.k())).collect());
+            masks.insert(
+                (0..pattern.n() * pattern.k()).map(|a| mask.contains(a / pattern.k(), a % pattern.k())).collect(),
+            );
             return;
         };
         let (len, kept) = (packed / 1000, packed % 1000);
@@ -293,9 +319,13 @@ fn count_masks(pattern: &Pattern) -> usize {
 
 #[test]
 fn log_diversity_counts_the_masks() {
-    for (name, n, k, keep) in
-        [("ew", 2, 4, 0.5), ("2:4", 2, 4, 0.5), ("tw:2", 4, 4, 0.5), ("bw:2x2", 4, 4, 0.5), ("hybrid:2x4/1x2", 2, 8, 0.25)]
-    {
+    for (name, n, k, keep) in [
+        ("ew", 2, 4, 0.5),
+        ("2:4", 2, 4, 0.5),
+        ("tw:2", 4, 4, 0.5),
+        ("bw:2x2", 4, 4, 0.5),
+        ("hybrid:2x4/1x2", 2, 8, 0.25),
+    ] {
         let pattern = named(name, n, k, keep);
         let counted = (count_masks(&pattern) as f64).ln();
         assert!((pattern.log_diversity() - counted).abs() < 1e-9, "{name}: {} {counted}", pattern.log_diversity());
@@ -328,7 +358,9 @@ fn drops_whole_units(pattern: &Pattern) -> bool {
         let mut above = vec![axis];
         for step in pattern.steps().iter().rev() {
             match step {
-                Step::Split { axis, outer, inner, .. } if above.contains(outer) || above.contains(inner) => above.push(*axis),
+                Step::Split { axis, outer, inner, .. } if above.contains(outer) || above.contains(inner) => {
+                    above.push(*axis)
+                }
                 Step::Join { a, b, out } if above.contains(out) => above.extend([*a, *b]),
                 Step::Skip { axis, out, .. } | Step::Permute { axis, out } if above.contains(out) => above.push(*axis),
                 _ => {}
@@ -361,7 +393,7 @@ fn masks_of_compacted_patterns_are_admitted() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn packing_is_the_identity_on_what_is_kept((pattern, scores) in pattern_and_scores()) {

@@ -1,1 +1,24 @@
 //! How a sparse GEMM is computed: schedules, LoopIr and its lowering.
+//!
+//! | stage | input | output | file |
+//! |---|---|---|---|
+//! | lower | [`fractal_dsl::pattern::Pattern`], [`Schedule`] | [`LoopIr`] | `lower` |
+//! | verify | [`LoopIr`] | the same, known to stay in bounds | `verify` |
+//! | print | [`LoopIr`] | text | `print` |
+//! | execute | [`LoopIr`], index vectors, a [`Machine`] | the machine's effects | `execute` |
+//! | interpret | [`LoopIr`], packed weight, activations | result, slow and exact | `interpret` |
+
+pub mod execute;
+pub mod interpret;
+pub mod loop_ir;
+mod lower;
+mod print;
+mod schedule;
+mod verify;
+
+pub use execute::{ExecuteError, Machine, Tables, execute};
+pub use interpret::{Operands, apply_epilogue, interpret};
+pub use loop_ir::LoopIr;
+pub use lower::{LowerError, lower};
+pub use schedule::{EpilogueStep, Form, Schedule};
+pub use verify::{VerifyError, verify};

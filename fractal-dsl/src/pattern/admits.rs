@@ -5,6 +5,9 @@ use super::walk::Walk;
 use super::{AxisId, Kept, Level, Mask, Pattern, PatternError, Selection, Step};
 use std::collections::HashMap;
 
+/// For the skip at each step: whether the mask uses `region * len + iteration`.
+type Uses = Vec<(usize, Vec<bool>)>;
+
 impl Pattern {
     /// The selection whose mask contains `mask` and keeps as little more as this pattern allows.
     ///
@@ -44,7 +47,7 @@ impl Pattern {
     }
 
     /// The cover, and for each skip which iterations the mask uses (the others are fills).
-    fn cover_with_uses(&self, mask: &Mask) -> Result<(Selection, Vec<(usize, Vec<bool>)>), PatternError> {
+    fn cover_with_uses(&self, mask: &Mask) -> Result<(Selection, Uses), PatternError> {
         if (mask.n(), mask.k()) != (self.n, self.k) {
             let found = mask.n() * mask.k();
             return Err(PatternError::Shape { what: "mask", found, expected: self.n * self.k, n: self.n, k: self.k });
@@ -54,9 +57,9 @@ impl Pattern {
         if cover.is_err() && permutes { self.cover_in_order(mask, true) } else { cover }
     }
 
-    fn cover_in_order(&self, mask: &Mask, permute: bool) -> Result<(Selection, Vec<(usize, Vec<bool>)>), PatternError> {
+    fn cover_in_order(&self, mask: &Mask, permute: bool) -> Result<(Selection, Uses), PatternError> {
         let mut walk = Walk::new(self);
-        let (mut levels, mut uses) = (Vec::new(), Vec::new());
+        let (mut levels, mut uses) = (Vec::new(), Uses::new());
         for (number, step) in self.steps.iter().enumerate() {
             let level = match step {
                 Step::Skip { axis, per, .. } => {

@@ -238,7 +238,7 @@ impl PatternBuilder {
         }
         let parent = self.pattern.axis(axis).clone();
         let factor = factor.min(parent.len);
-        let tail = parent.tail || parent.len % factor != 0 || parent.ragged.is_some();
+        let tail = parent.tail || !parent.len.is_multiple_of(factor) || parent.ragged.is_some();
         let outer = self.add(Axis { len: parent.len.div_ceil(factor), ..parent.clone() });
         let inner = self.add(Axis { len: factor, ragged: None, tail, ..parent });
         self.pattern.order.splice(at..=at, [outer, inner]);
@@ -271,15 +271,9 @@ impl PatternBuilder {
     pub fn join(&mut self, a: AxisId, b: AxisId) -> Result<AxisId, PatternError> {
         self.distinct("join", &[a, b])?;
         let (at_a, at_b) = (self.live("join", a)?, self.live("join", b)?);
-        let ragged_regions = self.pattern.steps.iter().find_map(|step| match step {
-            Step::Skip { per, keep, .. } if keep.is_ragged() => Some(per),
-            _ => None,
-        });
         for axis in [a, b] {
             self.not_ragged("join", axis)?;
-            if ragged_regions.is_some_and(|per| per.iter().any(|&p| self.pattern.leaves(p).contains(&axis))) {
-                return Err(PatternError::RaggedRegion { axis: axis.0 });
-            }
+            self.not_ragged_region("join", axis)?;
         }
         let (first, second) = (self.pattern.axis(a).clone(), self.pattern.axis(b).clone());
         let len = first.len * second.len;
@@ -301,7 +295,7 @@ impl PatternBuilder {
     ///
     /// # Errors
     /// [`PatternError::NotLive`], [`PatternError::Twice`], a keep out of range, [`PatternError::RaggedTwice`],
-    /// [`PatternError::RaggedAxis`].
+    /// [`PatternError::RaggedAxis`], [`PatternError::RaggedRegion`].
     pub fn skip(&mut self, axis: AxisId, per: &[AxisId], keep: Keep) -> Result<AxisId, PatternError> {
         let at = self.live("skip", axis)?;
         let mut named = per.to_vec();
@@ -309,6 +303,7 @@ impl PatternBuilder {
         self.distinct("skip", &named)?;
         let places = per.iter().map(|&p| self.live("skip", p)).collect::<Result<Vec<_>, _>>()?;
         self.not_ragged("skip", axis)?;
+        self.not_ragged_region("skip", axis)?;
         let parent = self.pattern.axis(axis).clone();
         let len = parent.len;
         let all = self.pattern.regions(per).saturating_mul(len);
@@ -394,6 +389,20 @@ impl PatternBuilder {
         match self.pattern.axis(axis).ragged {
             Some(_) => Err(PatternError::RaggedAxis { op, axis: axis.0 }),
             None => Ok(()),
+        }
+    }
+
+    /// A ragged region's beginning is looked up by its axes: they must be known before the ragged loop.
+    fn not_ragged_region(&self, op: &'static str, axis: AxisId) -> Result<(), PatternError> {
+        let regions = self.pattern.steps.iter().find_map(|step| match step {
+            Step::Skip { per, keep, .. } if keep.is_ragged() => Some(per),
+            _ => None,
+        });
+        match regions {
+            Some(per) if per.iter().any(|&p| self.pattern.leaves(p).contains(&axis)) => {
+                Err(PatternError::RaggedRegion { op, axis: axis.0 })
+            }
+            _ => Ok(()),
         }
     }
 }

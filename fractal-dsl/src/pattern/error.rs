@@ -83,16 +83,20 @@ pub enum PatternError {
     #[error("skip: a second ragged skip; expected at most one a pattern: give the other a count or a ratio")]
     RaggedTwice,
     /// A primitive that needs one length for all regions, used on a ragged loop.
-    #[error("{op}: axis #{axis} is ragged (each region keeps its own count); only split may follow, and a skip of the inner part")]
+    #[error(
+        "{op}: axis #{axis} is ragged (each region keeps its own count); only split may follow, and a skip of the inner part"
+    )]
     RaggedAxis {
         /// The primitive.
         op: &'static str,
         /// The axis' id.
         axis: u32,
     },
-    /// A join of a loop that counts the regions of a ragged skip.
-    #[error("join: axis #{axis} counts the regions of a ragged skip; join it before that skip")]
+    /// A join or skip of a loop that counts the regions of a ragged skip.
+    #[error("{op}: axis #{axis} counts the regions of a ragged skip; {op} it before that skip")]
     RaggedRegion {
+        /// The primitive.
+        op: &'static str,
         /// The axis' id.
         axis: u32,
     },

@@ -110,10 +110,11 @@ impl Pattern {
         let format = pattern.format_of_executed();
         let offsets = offsets(&format, &selection, &pattern);
         let regions = Regions { pattern: &pattern, format: &format, offsets: &offsets };
-        let levels = selection.levels.iter().zip(&format.indices).map(|(choice, level)| PackedLevel {
-            level: level.clone(),
-            index: regions.index(choice, level),
-        });
+        let levels = selection
+            .levels
+            .iter()
+            .zip(&format.indices)
+            .map(|(choice, level)| PackedLevel { level: level.clone(), index: regions.index(choice, level) });
         let levels = levels.collect();
         let slots = format.slots.unwrap_or_else(|| {
             let block = format.ragged.as_ref().map_or(0, |r| r.block);
@@ -155,20 +156,21 @@ impl<T> Packed<T> {
     /// The choices that the index vectors hold, as a selection of [`Packed::pattern`].
     pub fn selection(&self) -> Selection {
         let regions = Regions { pattern: &self.pattern, format: &self.format, offsets: &self.offsets };
-        let levels = choice_steps(&self.pattern).zip(&self.levels).map(|(step, packed)| match &self.pattern.steps[step] {
-            Step::Permute { .. } => Level::Order((0..packed.index.len()).map(|at| packed.index.get(at)).collect()),
-            _ => {
-                let mut kept = Kept { offsets: vec![0], kept: Vec::new() };
-                for region in 0..self.pattern.regions(&packed.level.per) {
-                    if let Some((base, count)) = regions.place(&packed.level, region) {
-                        let entries = (base..base + count).map(|at| packed.index.get(at));
-                        kept.kept.extend(entries.filter(|&entry| Some(entry) != packed.level.pad));
+        let levels =
+            choice_steps(&self.pattern).zip(&self.levels).map(|(step, packed)| match &self.pattern.steps[step] {
+                Step::Permute { .. } => Level::Order((0..packed.index.len()).map(|at| packed.index.get(at)).collect()),
+                _ => {
+                    let mut kept = Kept { offsets: vec![0], kept: Vec::new() };
+                    for region in 0..self.pattern.regions(&packed.level.per) {
+                        if let Some((base, count)) = regions.place(&packed.level, region) {
+                            let entries = (base..base + count).map(|at| packed.index.get(at));
+                            kept.kept.extend(entries.filter(|&entry| Some(entry) != packed.level.pad));
+                        }
+                        kept.offsets.push(kept.kept.len() as u32);
                     }
-                    kept.offsets.push(kept.kept.len() as u32);
+                    Level::Kept(kept)
                 }
-                Level::Kept(kept)
-            }
-        });
+            });
         Selection { levels: levels.collect() }
     }
 

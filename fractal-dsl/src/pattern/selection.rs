@@ -144,8 +144,7 @@ impl Selection {
                 (Step::Permute { axis, .. }, Level::Order(order)) => {
                     let len = pattern.axis(*axis).len;
                     let mut seen = FixedBitSet::with_capacity(len);
-                    let fits =
-                        order.len() == len && order.iter().all(|&o| (o as usize) < len && !seen.put(o as usize));
+                    let fits = order.len() == len && order.iter().all(|&o| (o as usize) < len && !seen.put(o as usize));
                     if !fits {
                         let found = format!("{} entries that are none", order.len());
                         return Err(mismatch(step, format!("a permutation of {len} iterations"), found));

@@ -117,8 +117,8 @@ impl<'p> Walk<'p> {
                 axes.push(*axis);
                 let lens: Vec<usize> = axes.iter().map(|&a| pattern.axis(a).len).collect();
                 let inverse = &self.inverse[number];
-                let values =
-                    self.zip(&axes, |v| inverse[v.iter().zip(&lens).fold(0, |flat, (&v, &len)| flat * len + v as usize)]);
+                let values = self
+                    .zip(&axes, |v| inverse[v.iter().zip(&lens).fold(0, |flat, (&v, &len)| flat * len + v as usize)]);
                 match &values {
                     RowValues::One(DROPPED) => self.alive.fill(false),
                     RowValues::One(_) => {}

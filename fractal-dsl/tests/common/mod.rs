@@ -19,8 +19,12 @@ pub fn pattern_from_codes(n: usize, k: usize, codes: &[(u8, u8, u8, u8)]) -> Pat
             }
             3..=5 => {
                 let axis = pick(x);
-                let per: Vec<AxisId> =
-                    order.iter().enumerate().filter(|(i, a)| **a != axis && y >> (i % 8) & 1 == 1).map(|(_, a)| *a).collect();
+                let per: Vec<AxisId> = order
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, a)| **a != axis && y >> (i % 8) & 1 == 1)
+                    .map(|(_, a)| *a)
+                    .collect();
                 let length = len(&b, axis);
                 let part = Ratio::new((1.0 + f64::from(z % 8)) / 8.0).expect("in (0, 1]");
                 let keep = match z / 8 % 4 {
