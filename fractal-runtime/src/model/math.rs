@@ -29,6 +29,7 @@ pub(super) fn exp(x: f32) -> f32 {
 }
 
 /// erf(x), absolute error below 5e-7: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
+#[expect(clippy::excessive_precision, reason = "the handbook's digits")]
 #[inline(always)]
 pub(super) fn erf(x: f32) -> f32 {
     let a = x.abs();

@@ -1,0 +1,223 @@
+//! Sentence embeddings with pruned weights: for each pattern and sparsity, how close they stay to the dense model's,
+//! and how much faster they come.
+//!
+//! ```text
+//! python3 examples/fetch_minilm.py
+//! cargo run --release --example minilm
+//! ```
+
+mod prune;
+mod report;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use fractal_runtime::model::{BertModel, Profile};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokenizers::{Tokenizer, TruncationParams};
+
+use report::{Outcome, Report, Row};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Compare sentence embeddings of dense and pruned all-MiniLM-L6-v2.
+#[derive(Parser)]
+#[command(name = "minilm")]
+struct Args {
+    /// Directory with config.json and model.safetensors, or a .safetensors file with config.json beside it
+    #[arg(long, value_name = "DIR_OR_FILE", default_value = "weights/minilm")]
+    weights: PathBuf,
+    /// tokenizer.json [default: beside the weights]
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Where the linear layers run
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    device: Device,
+    /// Text file of one sentence per line [default: 64 sentences that come with the example]
+    #[arg(long, value_name = "FILE")]
+    sentences: Option<PathBuf>,
+    /// Shares of the weights to remove, each from 0 to below 1
+    #[arg(long, value_delimiter = ',', value_parser = parse_sparsity, default_value = "0.5,0.75,0.9375")]
+    sparsity: Vec<f64>,
+    /// Pattern to prune to; may be given several times [default: all]
+    #[arg(long)]
+    pattern: Vec<String>,
+    /// Also write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Where the linear layers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Device {
+    /// All cores of the CPU
+    Cpu,
+    /// A GPU where there is one, else the CPU
+    Auto,
+    /// The first CUDA GPU
+    Cuda,
+}
+
+fn parse_sparsity(text: &str) -> std::result::Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(sparsity) if (0.0..1.0).contains(&sparsity) => Ok(sparsity),
+        _ => Err("expected a number from 0 to below 1, such as 0.75".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let sentences = read_sentences(args.sentences.as_deref())?;
+    let dense = load_model(args)?;
+    let tokens = tokenize(args, &sentences)?;
+    let (embeddings, _) = dense.embed_profiled(&tokens)?;
+    let (time, profile) = time_dense(&dense, &tokens)?;
+    let mut report = Report::new(&sentences, &tokens, &embeddings, time, profile);
+    report.print_dense();
+
+    let patterns = match &args.pattern[..] {
+        [] => prune::PATTERNS.iter().map(|p| (*p).to_owned()).collect(),
+        given => given.to_vec(),
+    };
+    let bar = progress_bar(patterns.len() * args.sparsity.len());
+    for pattern in &patterns {
+        for &sparsity in &args.sparsity {
+            bar.set_message(format!("{pattern} at {sparsity}"));
+            // One pattern that cannot be had at one sparsity leaves the others to be measured.
+            let outcome = match measure(args.device, &dense, &tokens, &embeddings, pattern, sparsity) {
+                Ok(row) => Outcome::Measured(row),
+                Err(error) => Outcome::NotRun(error.to_string()),
+            };
+            report.rows.push((pattern.clone(), sparsity, outcome));
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    report.print_pruned();
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report.to_json())?;
+        std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn read_sentences(path: Option<&Path>) -> Result<Vec<String>> {
+    let text = match path {
+        None => include_str!("sentences.txt").to_owned(),
+        Some(path) => std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?,
+    };
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let sentences: Vec<_> = lines.map(str::to_owned).collect();
+    if sentences.is_empty() {
+        return Err("no sentences: expected a text file of one sentence per line".into());
+    }
+    Ok(sentences)
+}
+
+fn load_model(args: &Args) -> Result<BertModel> {
+    if !args.weights.exists() {
+        return Err(format!(
+            "no model at {}: run `python3 examples/fetch_minilm.py`, or pass --weights",
+            args.weights.display()
+        )
+        .into());
+    }
+    let mut model = BertModel::load(&args.weights)?;
+    for name in model.linear_names() {
+        if let Some(op) = prune::dense(args.device, model.weight(&name)?)? {
+            model.replace(&name, op)?;
+        }
+    }
+    Ok(model)
+}
+
+fn tokenize(args: &Args, sentences: &[String]) -> Result<Vec<Vec<u32>>> {
+    // What sentence-transformers uses for this model, in place of the 128 in tokenizer.json.
+    const MAX_TOKENS: usize = 256;
+    let path = args.tokenizer.clone().unwrap_or_else(|| {
+        let weights = &args.weights;
+        let directory = if weights.is_dir() { Some(&**weights) } else { weights.parent() };
+        directory.unwrap_or(Path::new("")).join("tokenizer.json")
+    });
+    let mut tokenizer = Tokenizer::from_file(&path).map_err(|e| {
+        format!("cannot read {}: {e}; run `python3 examples/fetch_minilm.py`, or pass --tokenizer", path.display())
+    })?;
+    // The model takes sentences of their own length.
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(Some(TruncationParams { max_length: MAX_TOKENS, ..TruncationParams::default() }))?;
+    let texts = sentences.iter().map(String::as_str).collect();
+    let encodings = tokenizer.encode_batch(texts, true)?;
+    Ok(encodings.iter().map(|e| e.get_ids().to_vec()).collect())
+}
+
+/// Prunes every linear layer, and compares the result with the dense model.
+fn measure(
+    device: Device,
+    dense: &BertModel,
+    tokens: &[Vec<u32>],
+    embeddings: &[Vec<f32>],
+    pattern: &str,
+    sparsity: f64,
+) -> Result<Row> {
+    let mut pruned = dense.clone();
+    let mut row = Row::default();
+    for name in dense.linear_names() {
+        let weight = dense.weight(&name)?;
+        let (op, layer) = prune::prune(device, pattern, sparsity, weight)?;
+        pruned.replace(&name, op)?;
+        row.add_layer(&layer, weight);
+    }
+    row.compare(embeddings, &pruned.embed(tokens)?);
+    (row.dense_time, row.time) = time_interleaved(dense, &pruned, tokens)?;
+    Ok(row)
+}
+
+/// A run ends after this many rounds, or after [`BUDGET`] but never before [`FEWEST_ROUNDS`].
+const MOST_ROUNDS: usize = 9;
+const FEWEST_ROUNDS: usize = 3;
+const BUDGET: Duration = Duration::from_millis(1500);
+
+/// Median times of `a` and `b`, which take turns, so that a change of clock speed or a busy neighbour hits both alike.
+fn time_interleaved(a: &BertModel, b: &BertModel, tokens: &[Vec<u32>]) -> Result<(Duration, Duration)> {
+    let (mut times_a, mut times_b) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    while times_a.len() < FEWEST_ROUNDS || (times_a.len() < MOST_ROUNDS && start.elapsed() < BUDGET) {
+        times_a.push(a.embed_profiled(tokens)?.1.total());
+        times_b.push(b.embed_profiled(tokens)?.1.total());
+    }
+    Ok((median(times_a), median(times_b)))
+}
+
+/// The median time of the dense model alone, and where it went.
+fn time_dense(model: &BertModel, tokens: &[Vec<u32>]) -> Result<(Duration, Profile)> {
+    let mut profiles = (0..MOST_ROUNDS).map(|_| Ok(model.embed_profiled(tokens)?.1)).collect::<Result<Vec<_>>>()?;
+    profiles.sort_by_key(Profile::total);
+    let middle = profiles[profiles.len() / 2];
+    Ok((middle.total(), middle))
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn progress_bar(len: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}");
+    let bar = ProgressBar::new(len as u64);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
