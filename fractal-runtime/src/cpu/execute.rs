@@ -1,0 +1,383 @@
+//! Runs a [`ValidPlan`]: input X[k, m], output Y[n, m].
+//!
+//! A task is a slice of m's columns and a group of tiles. A thread copies its slice of X once into panels of a few
+//! vectors' width, as f32; after that a kept row of X is a few adjacent cache lines whatever m and the storage type are,
+//! so the micro-kernel condenses by index and no tile gathers. k is never divided between threads and the order of a
+//! sum depends on the plan and m alone, so results are the same bits for any number of threads.
+
+use super::epilogue::{Epilogue, EpilogueOp, Step};
+use super::matrix::{Element, ElementsMut, MatMut, MatRef, Typed};
+use super::plan::{ROW_BLOCK, ValidPlan};
+use super::raw::{self, Bounded, Isa, LANES, MAX_FEW, OutputTask, OutputTasks, Weights};
+use fractal_dsl::DType;
+use half::{bf16, f16};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Operands that do not fit the plan or each other.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecuteError {
+    /// An operand has the wrong extents.
+    #[error("{operand}: expected {} x {}, got {} x {}", .expected.0, .expected.1, .got.0, .got.1)]
+    Shape {
+        /// `x`, `y`, `w`, `bias` or `residual`.
+        operand: &'static str,
+        /// Rows and columns needed.
+        expected: (usize, usize),
+        /// Rows and columns given.
+        got: (usize, usize),
+    },
+    /// An operand has the wrong storage type.
+    #[error("{operand}: expected {expected}, got {got}")]
+    DType {
+        /// `x`, `y`, `w` or `residual`.
+        operand: &'static str,
+        /// The plan's type.
+        expected: DType,
+        /// The operand's type.
+        got: DType,
+    },
+}
+
+/// Y = epilogue(W X) with up to `threads` threads (0 counts as 1) of the current rayon pool.
+///
+/// `x` is [k, m] and `y` [n, m], both of the plan's storage type. Every element of `y` is written, whatever it held.
+///
+/// # Errors
+/// [`ExecuteError`] when an operand's shape or type does not fit; `y` is untouched then.
+pub fn execute(
+    plan: &ValidPlan,
+    x: MatRef<'_>,
+    y: MatMut<'_>,
+    epilogue: &Epilogue<'_>,
+    threads: usize,
+) -> Result<(), ExecuteError> {
+    execute_in(Isa::best(), plan, x, y, epilogue, threads)
+}
+
+pub(super) fn execute_in(
+    isa: Isa,
+    plan: &ValidPlan,
+    x: MatRef<'_>,
+    y: MatMut<'_>,
+    epilogue: &Epilogue<'_>,
+    threads: usize,
+) -> Result<(), ExecuteError> {
+    check_operands((plan.n, plan.k, plan.dtype()), x, &y, epilogue)?;
+    let stride = y.stride();
+    let m = y.cols();
+    match y.into_elements() {
+        ElementsMut::F32(y) => Run::<f32>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
+        ElementsMut::F16(y) => Run::<f16>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
+        ElementsMut::BF16(y) => Run::<bf16>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
+    }
+    Ok(())
+}
+
+/// Checks all operands of an [n, k] weight of type `dtype` against each other.
+pub(super) fn check_operands(
+    (n, k, dtype): (usize, usize, DType),
+    x: MatRef<'_>,
+    y: &MatMut<'_>,
+    epilogue: &Epilogue<'_>,
+) -> Result<(), ExecuteError> {
+    let m = x.cols();
+    let mut operands =
+        vec![("x", (k, m), (x.rows(), x.cols()), x.dtype()), ("y", (n, m), (y.rows(), y.cols()), y.dtype())];
+    for op in &epilogue.ops {
+        match op {
+            EpilogueOp::Bias(b) => operands.push(("bias", (n, 1), (b.len(), 1), dtype)),
+            EpilogueOp::Residual(r) => operands.push(("residual", (n, m), (r.rows(), r.cols()), r.dtype())),
+            EpilogueOp::Relu | EpilogueOp::Gelu | EpilogueOp::Silu | EpilogueOp::Scale(_) => {}
+        }
+    }
+    for (operand, expected, got, got_dtype) in operands {
+        if expected != got {
+            return Err(ExecuteError::Shape { operand, expected, got });
+        }
+        if got_dtype != dtype {
+            return Err(ExecuteError::DType { operand, expected: dtype, got: got_dtype });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a slice of X in panel form that a thread should not exceed, so that it stays in the nearer caches while all
+/// tiles pass over it.
+const SLICE_BYTES: usize = 3 << 20;
+/// Panels of a slice at most: more no longer save reads of the weights worth their room.
+const SLICE_PANELS: usize = 4;
+/// Rows that a group of tiles shares one set of sums for, at least.
+const BATCH_ROWS: usize = 128;
+/// Groups of each slice at most; a thread that ends early takes over groups of another's slice.
+const GROUPS: usize = 8;
+
+/// Buffers that a thread keeps from call to call.
+#[derive(Default)]
+struct Scratch {
+    panels: Vec<f32>,
+    sums: Vec<f32>,
+    weights: Vec<f32>,
+    wide: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+fn at_least(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+struct Run<'a, T> {
+    isa: Isa,
+    plan: &'a ValidPlan,
+    values: &'a [T],
+    x: Typed<'a, T>,
+    steps: Vec<Step<'a, T>>,
+    m: usize,
+    /// So few columns that vectors lie along n instead of m.
+    few: bool,
+    threads: usize,
+}
+
+impl<'a, T: Element> Run<'a, T> {
+    /// Panics when types differ; [`check_operands`] has seen to that.
+    fn new(isa: Isa, plan: &'a ValidPlan, x: MatRef<'a>, epilogue: &Epilogue<'a>, m: usize, threads: usize) -> Self {
+        let steps = epilogue.ops.iter().map(|op| Step::new(op).expect("types were checked")).collect();
+        let values = T::of(plan.values.elements()).expect("types were checked");
+        let x = x.typed().expect("types were checked");
+        let few = m <= if plan.row_wise { 1 } else { MAX_FEW };
+        Run { isa, plan, values, x, steps, m, few, threads: threads.max(1) }
+    }
+
+    fn run(&self, y: &mut [T], stride: usize) {
+        if self.m == 0 || self.plan.n == 0 {
+            return;
+        }
+        let tasks = OutputTasks::new(y, stride, &self.plan.order, self.groups(), self.slices());
+        let helpers = self.threads.min(rayon::current_num_threads().max(1)) - 1;
+        if helpers == 0 {
+            return self.work(&tasks);
+        }
+        rayon::in_place_scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(|_| self.work(&tasks));
+            }
+            self.work(&tasks);
+        });
+    }
+
+    /// Equal slices of whole panels, as many as a multiple of the threads where m allows it.
+    fn slices(&self) -> Vec<Range<usize>> {
+        if self.few {
+            return std::iter::once(0..self.m).collect();
+        }
+        let width = self.panel_width();
+        let panels = self.m.div_ceil(width);
+        let fit = (SLICE_BYTES / (4 * width * self.plan.k.max(1))).clamp(1, SLICE_PANELS);
+        let slices = panels.div_ceil(fit).next_multiple_of(self.threads).min(panels);
+        (0..slices).map(|s| (s * panels / slices * width)..((s + 1) * panels / slices * width).min(self.m)).collect()
+    }
+
+    /// Ranges of row positions on tile borders, of about equal work.
+    fn groups(&self) -> Vec<Range<usize>> {
+        let plan = self.plan;
+        let total = plan.kept() + plan.n;
+        let share = total.div_ceil(if self.threads == 1 { 1 } else { GROUPS.max(2 * self.threads) });
+        let mut groups = Vec::new();
+        let (mut start, mut work) = (0, 0);
+        for (t, tile) in plan.tiles.iter().enumerate() {
+            work += tile.rows.len() * (tile.ks.len() + 1);
+            if work >= share {
+                groups.push(start..plan.first_row[t + 1]);
+                start = plan.first_row[t + 1];
+                work = 0;
+            }
+        }
+        if start < plan.n {
+            groups.push(start..plan.n);
+        }
+        groups
+    }
+
+    fn panel_width(&self) -> usize {
+        self.isa.panel_vectors(self.plan.row_wise) * LANES
+    }
+
+    /// Panels of a slice of `cols` columns: where each begins and its width in vectors; only the last is narrower.
+    fn panels(&self, cols: usize) -> impl Iterator<Item = (usize, usize)> + use<'a, T> {
+        let width = self.panel_width();
+        (0..cols).step_by(width).map(move |c| (c, (cols - c).min(width).div_ceil(LANES)))
+    }
+
+    fn work(&self, tasks: &OutputTasks<'_, T>) {
+        // Taken, not borrowed: a caller's own rayon job may run on this thread while this one waits.
+        let mut scratch = SCRATCH.take();
+        let mut packed = None;
+        while let Some(mut task) = tasks.next(packed) {
+            if packed != Some(task.slice) {
+                self.pack(task.columns(), &mut scratch.panels);
+                packed = Some(task.slice);
+            }
+            self.task(&mut task, &mut scratch);
+        }
+        SCRATCH.set(scratch);
+    }
+
+    /// Copies columns of X as f32: panel by panel, each k-major and padded with zeros to whole vectors; or, for few
+    /// columns, one k-major panel without padding.
+    fn pack(&self, columns: Range<usize>, out: &mut Vec<f32>) {
+        let (k, cols) = (self.plan.k, columns.len());
+        if self.few {
+            let out = at_least(out, k * cols);
+            for (r, out) in out.chunks_exact_mut(cols).enumerate() {
+                T::widen(self.isa, &self.x.row(r)[columns.clone()], out);
+            }
+            return;
+        }
+        let out = at_least(out, k * cols.next_multiple_of(LANES));
+        for r in 0..k {
+            let row = &self.x.row(r)[columns.clone()];
+            for (c, vectors) in self.panels(cols) {
+                let width = vectors * LANES;
+                let valid = width.min(cols - c);
+                let out = &mut out[k * c + r * width..][..width];
+                T::widen(self.isa, &row[c..c + valid], &mut out[..valid]);
+                out[valid..].fill(0.0);
+            }
+        }
+    }
+
+    fn task(&self, task: &mut OutputTask<'_, T>, scratch: &mut Scratch) {
+        let positions = task.positions();
+        let first_row = &self.plan.first_row;
+        let mut tile = first_row.partition_point(|&f| f < positions.start);
+        let mut position = positions.start;
+        while position < positions.end {
+            // A batch: tiles that are worked through together, k block by k block.
+            let first = tile;
+            let tiles_end = self.plan.tiles.len();
+            while tile < tiles_end && first_row[tile + 1] <= positions.end && first_row[tile] < position + BATCH_ROWS {
+                tile += 1;
+            }
+            let end = if tile > first { first_row[tile] } else { positions.end.min(position + BATCH_ROWS) };
+            self.batch(task, first..tile, position..end, scratch);
+            position = end;
+        }
+    }
+
+    /// Sums and stores the rows of `tiles`, which are at `positions`; without tiles, rows of zeros.
+    fn batch(&self, task: &mut OutputTask<'_, T>, tiles: Range<usize>, positions: Range<usize>, scratch: &mut Scratch) {
+        let cols = task.columns().len();
+        let stride = if self.few { cols } else { cols.next_multiple_of(LANES) };
+        let Scratch { panels, sums, weights, wide } = scratch;
+        let sums = at_least(sums, positions.len() * stride);
+        sums.fill(0.0);
+        for b in 0..self.plan.k_blocks() {
+            for t in tiles.clone() {
+                let first = self.plan.first_row[t] - positions.start;
+                let sums = &mut sums[first * stride..];
+                self.tile(t, self.plan.split(t, b), cols, panels, sums, weights);
+            }
+        }
+        let start = task.columns().start;
+        for (position, sums) in positions.zip(sums.chunks_exact_mut(stride)) {
+            let (row, out) = task.segment(position);
+            let sums = &mut sums[..cols];
+            for step in &self.steps {
+                step.apply(self.isa, row, start, sums, wide);
+            }
+            T::narrow(self.isa, sums, out);
+        }
+    }
+
+    /// Adds the products of tile `t`'s kept positions `kept` to its rows' sums.
+    fn tile(
+        &self,
+        t: usize,
+        kept: Range<usize>,
+        cols: usize,
+        panels: &[f32],
+        sums: &mut [f32],
+        weights: &mut Vec<f32>,
+    ) {
+        let tile = &self.plan.tiles[t];
+        let rows = tile.rows.len();
+        let ks = self.plan.ks.part(tile.ks.start as usize + kept.start..tile.ks.start as usize + kept.end);
+        if kept.is_empty() {
+            return;
+        }
+        for row in (0..rows).step_by(ROW_BLOCK) {
+            let height = ROW_BLOCK.min(rows - row);
+            let start = tile.values + row * tile.ks.len() + kept.start * height;
+            let values = &self.values[start..][..kept.len() * height];
+            let block = match T::as_f32(values) {
+                Some(values) => values,
+                None => {
+                    let weights = at_least(weights, values.len());
+                    T::widen(self.isa, values, weights);
+                    weights
+                }
+            };
+            if self.few {
+                self.few_columns(block, height, ks, cols, panels, &mut sums[row * cols..][..height * cols]);
+            } else {
+                self.block(block, height, ks, cols, panels, &mut sums[row * cols.next_multiple_of(LANES)..]);
+            }
+        }
+    }
+
+    fn block(&self, block: &[f32], height: usize, ks: Bounded<'_>, cols: usize, panels: &[f32], sums: &mut [f32]) {
+        let stride = cols.next_multiple_of(LANES);
+        for (c, vectors) in self.panels(cols) {
+            let panel = &panels[self.plan.k * c..][..self.plan.k * vectors * LANES];
+            let step = self.isa.max_rows(vectors);
+            for row in (0..height).step_by(step) {
+                let weights = Weights { data: &block[row..], stride: height, rows: step.min(height - row) };
+                raw::accumulate(self.isa, weights, ks, panel, vectors, &mut sums[row * stride + c..], stride);
+            }
+        }
+    }
+
+    fn few_columns(&self, block: &[f32], height: usize, ks: Bounded<'_>, cols: usize, x: &[f32], sums: &mut [f32]) {
+        if height == LANES {
+            let mut across = [0.0; LANES * MAX_FEW];
+            raw::sum_rows(self.isa, block, ks, x, cols, &mut across);
+            for (i, sums) in sums.chunks_exact_mut(cols).enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    *sum += across[j * LANES + i];
+                }
+            }
+        } else if height == 1 && cols == 1 {
+            sums[0] += dot(block, ks.as_slice(), x);
+        } else {
+            for (weights, &k) in block.chunks_exact(height).zip(ks.as_slice()) {
+                let x = &x[k as usize * cols..][..cols];
+                for (w, sums) in weights.iter().zip(sums.chunks_exact_mut(cols)) {
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        *sum += w * x;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sum of `weights[t] * x[ks[t]]`, in eight interleaved sums so that additions do not wait for each other.
+fn dot(weights: &[f32], ks: &[u32], x: &[f32]) -> f32 {
+    let mut sums = [0.0; 8];
+    let (mut w, mut k) = (weights.chunks_exact(8), ks.chunks_exact(8));
+    for (w, k) in (&mut w).zip(&mut k) {
+        for i in 0..8 {
+            sums[i] += w[i] * x[k[i] as usize];
+        }
+    }
+    for (w, &k) in w.remainder().iter().zip(k.remainder()) {
+        sums[0] += w * x[k as usize];
+    }
+    ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+}
