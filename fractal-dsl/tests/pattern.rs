@@ -408,6 +408,19 @@ proptest! {
     }
 
     #[test]
+    fn a_coarser_pattern_keeps_what_the_finer_one_keeps((pattern, scores) in pattern_and_scores()) {
+        let selection = pattern.project(&scores).unwrap();
+        let mask = pattern.mask(&selection).unwrap();
+        if let Some(coarser) = pattern.coarser() {
+            let kept = coarser.mask(&pattern.coarser_selection(&pattern.executed_selection(&selection))).unwrap();
+            prop_assert!(mask.is_subset(&kept));
+        } else {
+            let permutes = pattern.steps().iter().any(|s| matches!(s, Step::Permute { .. }));
+            prop_assert!(permutes || mask.count() == pattern.n() * pattern.k());
+        }
+    }
+
+    #[test]
     fn projection_keeps_exact_counts((pattern, scores) in pattern_and_scores()) {
         let selection = pattern.project(&scores).unwrap();
         for (number, level) in selection.of_steps(&pattern) {

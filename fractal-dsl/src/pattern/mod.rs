@@ -13,10 +13,12 @@
 //! | `admits` | mask -> [`Selection`] that is exactly it, or its cover |
 //! | `format` | pattern -> packed [`Format`], and the pattern in the form in which it is executed |
 //! | `pack` | weights <-> packed values and index vectors |
+//! | `coarsen` | a pattern without its finest skip |
 //! | `named` | the patterns of the literature by name |
 
 mod admits;
 mod builder;
+mod coarsen;
 mod diversity;
 mod error;
 mod format;
