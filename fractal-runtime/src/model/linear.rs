@@ -78,22 +78,39 @@ impl Epilogue<'_> {
             return;
         }
         y.as_mut_slice().par_chunks_mut(tokens).with_min_len(8).enumerate().for_each(|(feature, row)| {
-            let bias = self.bias.map_or(0.0, |bias| bias[feature]);
-            let residual = self.residual.map(|r| r.row(feature));
-            pulp::Arch::new().dispatch(|| epilogue_row(row, bias, self.nonlinearity, residual));
+            let row = EpilogueRow {
+                row,
+                bias: self.bias.map_or(0.0, |bias| bias[feature]),
+                nonlinearity: self.nonlinearity,
+                residual: self.residual.map(|r| r.row(feature)),
+            };
+            pulp::Arch::new().dispatch(row);
         });
     }
 }
 
-#[inline(always)]
-fn epilogue_row(row: &mut [f32], bias: f32, nonlinearity: Option<Nonlinearity>, residual: Option<&[f32]>) {
-    match nonlinearity {
-        None => row.iter_mut().for_each(|v| *v += bias),
-        Some(Nonlinearity::Gelu) => row.iter_mut().for_each(|v| *v = math::gelu(*v + bias)),
-        Some(Nonlinearity::Relu) => row.iter_mut().for_each(|v| *v = (*v + bias).max(0.0)),
-    }
-    if let Some(residual) = residual {
-        row.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
+/// The epilogue of one feature.
+struct EpilogueRow<'a> {
+    row: &'a mut [f32],
+    bias: f32,
+    nonlinearity: Option<Nonlinearity>,
+    residual: Option<&'a [f32]>,
+}
+
+impl pulp::WithSimd for EpilogueRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { row, bias, nonlinearity, residual } = self;
+        match nonlinearity {
+            None => row.iter_mut().for_each(|v| *v += bias),
+            Some(Nonlinearity::Gelu) => row.iter_mut().for_each(|v| *v = math::gelu(*v + bias)),
+            Some(Nonlinearity::Relu) => row.iter_mut().for_each(|v| *v = (*v + bias).max(0.0)),
+        }
+        if let Some(residual) = residual {
+            row.iter_mut().zip(residual).for_each(|(v, r)| *v += r);
+        }
     }
 }
 

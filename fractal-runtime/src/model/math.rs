@@ -1,6 +1,7 @@
 //! Elementwise functions written so that the compiler vectorises them: no branch, no call, no table.
 //!
-//! Callers dispatch over the CPU's vector width with `pulp`, hence `inline(always)`.
+//! Callers dispatch over the CPU's vector width with `pulp`, hence `inline(always)`: a closure handed to `pulp` is not
+//! inlined into the wide function, so each loop is a struct with its operands.
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 

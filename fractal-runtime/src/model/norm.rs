@@ -27,37 +27,78 @@ impl LayerNorm {
         let mut scale = vec![0f32; tokens];
         mean.par_chunks_mut(TOKEN_BLOCK).zip(scale.par_chunks_mut(TOKEN_BLOCK)).enumerate().for_each(
             |(block, (mean, scale))| {
-                let start = block * TOKEN_BLOCK;
-                pulp::Arch::new().dispatch(|| statistics(x, start, self.epsilon, mean, scale));
+                pulp::Arch::new().dispatch(Statistics {
+                    x,
+                    first: block * TOKEN_BLOCK,
+                    epsilon: self.epsilon,
+                    mean,
+                    scale,
+                });
             },
         );
         x.as_mut_slice().par_chunks_mut(tokens).with_min_len(16).enumerate().for_each(|(feature, row)| {
-            let (gamma, beta) = (self.gamma[feature], self.beta[feature]);
-            pulp::Arch::new().dispatch(|| {
-                for ((v, mean), scale) in row.iter_mut().zip(&mean).zip(&scale) {
-                    *v = (*v - mean) * scale * gamma + beta;
-                }
+            pulp::Arch::new().dispatch(NormaliseRow {
+                row,
+                mean: &mean,
+                scale: &scale,
+                gamma: self.gamma[feature],
+                beta: self.beta[feature],
             });
         });
     }
 }
 
-/// Mean and 1/sqrt(variance + epsilon) of a block of tokens, in two passes so that the variance does not cancel.
-#[inline(always)]
-fn statistics(x: &Activations, start: usize, epsilon: f32, mean: &mut [f32], scale: &mut [f32]) {
-    let width = mean.len();
-    let features = x.features();
-    let inverse = 1.0 / features as f32;
-    for feature in 0..features {
-        let row = &x.row(feature)[start..start + width];
-        mean.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
-    }
-    mean.iter_mut().for_each(|sum| *sum *= inverse);
-    for feature in 0..features {
-        let row = &x.row(feature)[start..start + width];
-        for ((sum, v), mean) in scale.iter_mut().zip(row).zip(mean.iter()) {
-            *sum += (v - mean) * (v - mean);
+/// Mean and 1/sqrt(variance + epsilon) of a block of tokens; `mean` and `scale` come as zeros.
+struct Statistics<'a> {
+    x: &'a Activations,
+    first: usize,
+    epsilon: f32,
+    mean: &'a mut [f32],
+    scale: &'a mut [f32],
+}
+
+impl pulp::WithSimd for Statistics<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { x, first, epsilon, mean, scale } = self;
+        let tokens = first..first + mean.len();
+        let inverse = 1.0 / x.features() as f32;
+        for feature in 0..x.features() {
+            let row = &x.row(feature)[tokens.clone()];
+            mean.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+        }
+        mean.iter_mut().for_each(|sum| *sum *= inverse);
+        // A second pass over the values, so that the variance does not cancel.
+        for feature in 0..x.features() {
+            let row = &x.row(feature)[tokens.clone()];
+            for ((sum, v), mean) in scale.iter_mut().zip(row).zip(mean.iter()) {
+                *sum += (v - mean) * (v - mean);
+            }
+        }
+        for sum in scale {
+            *sum = 1.0 / (*sum * inverse + epsilon).sqrt();
         }
     }
-    scale.iter_mut().for_each(|sum| *sum = 1.0 / (*sum * inverse + epsilon).sqrt());
+}
+
+/// (x - mean) scale gamma + beta for one feature of all tokens.
+struct NormaliseRow<'a> {
+    row: &'a mut [f32],
+    mean: &'a [f32],
+    scale: &'a [f32],
+    gamma: f32,
+    beta: f32,
+}
+
+impl pulp::WithSimd for NormaliseRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for ((v, mean), scale) in self.row.iter_mut().zip(self.mean).zip(self.scale) {
+            *v = (*v - mean) * scale * self.gamma + self.beta;
+        }
+    }
 }
