@@ -4,7 +4,7 @@ use crate::ast::{Ast, Contraction, DimDecl, DimValue, OperandDecl, Role, Stateme
 use crate::check::{Options, Unbound, check};
 use crate::diagnostic::{At, Diagnostics, Errors};
 use crate::parse::{parse, parse_schedule, synthetic, tokens};
-use crate::program::{Dim, Dimension, Program};
+use crate::program::{Dimension, Program};
 use crate::{DType, nest};
 use proc_macro2::{Literal, TokenStream, TokenTree};
 
@@ -65,15 +65,24 @@ fn read(source: &str, options: Options<'_>) -> Result<Program, Diagnostics> {
     program.ok_or_else(|| errors.into_diagnostics(source))
 }
 
-/// Parses and checks the tokens of a macro call. The tree is returned beside the program for the expansion.
-pub fn from_tokens(stream: TokenStream) -> (Option<(Ast, Program)>, Errors) {
+/// What a macro call says.
+#[derive(Debug)]
+pub struct MacroInput {
+    /// The tree, where there is enough of one.
+    pub ast: Option<Ast>,
+    /// The program, where nothing is wrong.
+    pub program: Option<Program>,
+    /// Everything that is wrong.
+    pub errors: Errors,
+}
+
+/// Parses and checks the tokens of a macro call.
+pub fn from_tokens(stream: TokenStream) -> MacroInput {
     let mut errors = Errors::new();
     let options = Options { bindings: &[], unbound: Unbound::Keep };
-    let whole = parse(stream, &mut errors).and_then(|ast| {
-        let program = check(&ast, options, &mut errors)?;
-        Some((ast, program))
-    });
-    (whole.filter(|_| errors.is_empty()), errors)
+    let ast = parse(stream, &mut errors);
+    let program = ast.as_ref().and_then(|ast| check(ast, options, &mut errors));
+    MacroInput { ast, program, errors }
 }
 
 fn pattern_program(schedule: &str, n: usize, k: usize, dtype: DType, errors: &mut Errors) -> Option<Program> {
@@ -123,13 +132,6 @@ fn pattern_program(schedule: &str, n: usize, k: usize, dtype: DType, errors: &mu
         lost,
     };
     check(&ast, Options { bindings: &[], unbound: Unbound::Refuse }, errors)
-}
-
-impl Dim {
-    /// Whether this is a constant that has no value yet.
-    pub fn is_unbound(&self) -> bool {
-        matches!(self, Dim::Const(_))
-    }
 }
 
 impl Dimension {

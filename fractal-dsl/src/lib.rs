@@ -15,6 +15,7 @@ mod cursor;
 mod diagnostic;
 mod directive;
 mod dtype;
+mod expanded;
 mod frontend;
 mod intrinsic;
 mod lineage;
@@ -29,7 +30,9 @@ pub use builder::ProgramBuilder;
 pub use diagnostic::{At, Diagnostic, Diagnostics, Errors, Place, Report};
 pub use directive::{Directive, Level, Memory};
 pub use dtype::DType;
-pub use frontend::from_tokens;
+#[doc(hidden)]
+pub use expanded::expanded;
+pub use frontend::{MacroInput, from_tokens};
 pub use intrinsic::Intrinsic;
 pub use program::{AxisNames, Dim, Dimension, EpilogueOp, Factor, Layout, Operand, Program};
 pub use replay::{Replay, ShapeError, Sizes};
