@@ -1,1 +1,16 @@
-//! Fractal: a schedule language for sparse matrix multiplication.
+//! Fractal: a schedule language for sparse matrix multiplication that makes pruned neural networks faster than dense ones.
+
+pub use fractal_dsl::{self as dsl, DType, Diagnostics, Layout, Program, ProgramBuilder, pattern};
+pub use fractal_macros::sparse_gemm;
+pub use fractal_runtime::{
+    self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, SparseGemm, Tensor, cpu,
+    model, pack_masked, prune,
+};
+pub use fractal_sched as sched;
+
+/// What the expansion of [`sparse_gemm!`] names; not for direct use.
+#[doc(hidden)]
+pub mod __private {
+    pub use fractal_dsl::{Program, expanded};
+    pub use fractal_runtime::SparseGemm;
+}

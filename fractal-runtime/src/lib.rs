@@ -1,3 +1,27 @@
 //! Where a sparse GEMM runs: devices, packed tensors, pruning.
 
+//!
+//! | stage | input | output | file |
+//! |---|---|---|---|
+//! | prune | [`fractal_dsl::pattern::Pattern`], weight, [`Importance`] | [`Pruned`] | `prune` |
+//! | compile | [`Gemm`], [`Device`] | [`Kernel`] | `device`, `backend` |
+//! | load | [`Kernel`], [`Pruned`] | [`Layer`] | `device`, `backend` |
+//! | run | [`Layer`], activations | result | `device`, `cpu` |
+
+pub mod backend;
+pub mod cpu;
+pub mod cuda;
+mod device;
+mod error;
+mod gemm;
 pub mod model;
+mod prune;
+mod sparse_gemm;
+mod tensor;
+
+pub use device::{Device, Kernel, Layer};
+pub use error::Error;
+pub use gemm::{Gemm, GemmError};
+pub use prune::{Given, Importance, Magnitude, PruneError, Pruned, pack_masked, prune};
+pub use sparse_gemm::SparseGemm;
+pub use tensor::{Tensor, TensorError};

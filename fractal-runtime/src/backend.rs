@@ -1,0 +1,115 @@
+//! What every backend offers, and the reference one. [`Gemm`] -> [`Compiled`] -> (with a packed weight) [`Loaded`].
+
+use crate::error::Error;
+use crate::gemm::Gemm;
+use crate::prune::Pruned;
+use crate::tensor::Tensor;
+use fractal_sched::{Form, LoopIr, Operands, Schedule, Tables, interpret, lower, verify};
+use std::sync::Arc;
+
+/// A place where sparse GEMMs run.
+pub trait Backend: Send + Sync {
+    /// What a table calls it: `cpu`, `interpreter`, …
+    fn name(&self) -> &'static str;
+
+    /// Compiles a GEMM for every weight of its pattern and every number of tokens.
+    ///
+    /// # Errors
+    /// Where this backend cannot run it.
+    fn compile(&self, gemm: &Gemm) -> Result<Arc<dyn Compiled>, Error>;
+}
+
+/// A compiled GEMM.
+pub trait Compiled: Send + Sync {
+    /// Brings a packed weight to the device, once.
+    ///
+    /// # Errors
+    /// Where the weight is not of this GEMM's pattern, or does not fit the device.
+    fn load(&self, weight: &Pruned) -> Result<Arc<dyn Loaded>, Error>;
+}
+
+/// The operands of one call, feature-major, their shapes checked.
+#[derive(Clone, Debug)]
+pub struct Inputs<'a> {
+    /// X[k, m].
+    pub x: &'a Tensor,
+    /// Bias vectors of n entries.
+    pub bias: Vec<&'a [f32]>,
+    /// Residual matrices [n, m].
+    pub residual: Vec<&'a Tensor>,
+}
+
+/// A compiled GEMM with its weight.
+pub trait Loaded: Send + Sync {
+    /// Writes all of `y` [n, m], feature-major, whatever it held.
+    ///
+    /// # Errors
+    /// Where the device fails.
+    fn run(&self, inputs: &Inputs<'_>, y: &mut Tensor) -> Result<(), Error>;
+
+    /// The kernel that runs for m tokens, and why where it is not the pattern's own.
+    fn kernel(&self, m: usize) -> String;
+}
+
+/// Runs LoopIr element by element: slow and exact, the measure of the other backends.
+#[derive(Clone, Copy, Debug)]
+pub struct Interpreter {
+    /// The form to lower to; patterns that have no condensed form take the scalar one.
+    pub form: Form,
+}
+
+/// Lowers and verifies; a pattern without a condensed form takes the scalar one.
+pub(crate) fn lower_checked(gemm: &Gemm, form: Form, m_tile: usize) -> Result<LoopIr, Error> {
+    let form = if gemm.pattern().gpu_violations().is_empty() { form } else { Form::Scalar };
+    let ir = lower(gemm.pattern(), &Schedule { form, m_tile, epilogue: gemm.steps().to_vec() })?;
+    verify(&ir).map_err(Error::Verify)?;
+    Ok(ir)
+}
+
+impl Backend for Interpreter {
+    fn name(&self) -> &'static str {
+        "interpreter"
+    }
+
+    fn compile(&self, gemm: &Gemm) -> Result<Arc<dyn Compiled>, Error> {
+        // An odd token tile, so that tiles and tails are both met.
+        Ok(Arc::new(Interpreted { ir: Arc::new(lower_checked(gemm, self.form, 7)?) }))
+    }
+}
+
+struct Interpreted {
+    ir: Arc<LoopIr>,
+}
+
+impl Compiled for Interpreted {
+    fn load(&self, weight: &Pruned) -> Result<Arc<dyn Loaded>, Error> {
+        Ok(Arc::new(InterpretedWeight { ir: Arc::clone(&self.ir), weight: weight.clone() }))
+    }
+}
+
+struct InterpretedWeight {
+    ir: Arc<LoopIr>,
+    weight: Pruned,
+}
+
+impl Loaded for InterpretedWeight {
+    fn run(&self, inputs: &Inputs<'_>, y: &mut Tensor) -> Result<(), Error> {
+        let packed = self.weight.packed();
+        let x = inputs.x.to_f32();
+        let residual: Vec<Vec<f32>> = inputs.residual.iter().map(|r| r.to_f32()).collect();
+        let operands = Operands {
+            values: &packed.values,
+            x: &x,
+            m: inputs.x.columns(),
+            bias: inputs.bias.clone(),
+            residual: residual.iter().map(Vec::as_slice).collect(),
+        };
+        let result = interpret(&self.ir, &Tables::of(packed), &operands)?;
+        *y = Tensor::from_f32(y.dtype(), y.rows(), y.columns(), &result)?;
+        Ok(())
+    }
+
+    fn kernel(&self, _m: usize) -> String {
+        "interpreter".into()
+    }
+}

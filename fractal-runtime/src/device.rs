@@ -1,0 +1,221 @@
+//! Devices, kernels compiled for them, and layers: a kernel with its weight.
+
+use crate::backend::{Backend, Compiled, Inputs, Interpreter, Loaded};
+use crate::cpu::CpuBackend;
+use crate::error::Error;
+use crate::gemm::Gemm;
+use crate::prune::Pruned;
+use crate::tensor::Tensor;
+use fractal_dsl::Layout;
+use fractal_sched::Form;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Where sparse GEMMs run.
+#[derive(Clone)]
+pub struct Device {
+    backend: Arc<dyn Backend>,
+    why: String,
+}
+
+impl Device {
+    /// The CPU, on all its cores.
+    pub fn cpu() -> Device {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Device::cpu_with_threads(threads)
+    }
+
+    /// The CPU, on at most this many cores.
+    pub fn cpu_with_threads(threads: usize) -> Device {
+        Device { backend: Arc::new(CpuBackend::new(threads)), why: format!("{threads} threads") }
+    }
+
+    /// The best device there is; [`Device::why`] tells why it was chosen.
+    pub fn auto() -> Device {
+        let cpu = Device::cpu();
+        let why = format!("{}; no GPU backend in this build", cpu.why);
+        Device { why, ..cpu }
+    }
+
+    /// The reference interpreter, which lowers to `form`.
+    pub fn interpreter(form: Form) -> Device {
+        Device { backend: Arc::new(Interpreter { form }), why: format!("{form:?} form") }
+    }
+
+    /// A device of one's own.
+    pub fn new(backend: Arc<dyn Backend>) -> Device {
+        Device { backend, why: String::new() }
+    }
+
+    /// The backend's name.
+    pub fn name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// What it runs on and why it was chosen.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Compiles a GEMM.
+    ///
+    /// # Errors
+    /// Where this device cannot run it.
+    pub fn compile(&self, gemm: &Gemm) -> Result<Kernel, Error> {
+        Ok(Kernel { compiled: self.backend.compile(gemm)?, gemm: Arc::new(gemm.clone()) })
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.why)
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// `cpu` or `auto`.
+    fn from_str(text: &str) -> Result<Device, Error> {
+        match text {
+            "cpu" => Ok(Device::cpu()),
+            "auto" => Ok(Device::auto()),
+            other => Err(Error::Device { asked: other.into(), reason: "expected `cpu` or `auto`".into() }),
+        }
+    }
+}
+
+/// A GEMM compiled for a device: serves every weight of its pattern and every number of tokens.
+#[derive(Clone)]
+pub struct Kernel {
+    compiled: Arc<dyn Compiled>,
+    gemm: Arc<Gemm>,
+}
+
+impl Kernel {
+    /// What it computes.
+    pub fn gemm(&self) -> &Gemm {
+        &self.gemm
+    }
+
+    /// Brings a weight to the device.
+    ///
+    /// # Errors
+    /// [`Error::OtherPattern`], [`Error::DType`], and where the weight does not fit the device.
+    pub fn load(&self, weight: &Pruned) -> Result<Layer, Error> {
+        if weight.pattern() != self.gemm.pattern() {
+            return Err(Error::OtherPattern);
+        }
+        if weight.dtype() != self.gemm.dtype() {
+            let (expected, found) = (self.gemm.dtype(), weight.dtype());
+            return Err(Error::DType { operand: "weight".into(), expected, found });
+        }
+        Ok(Layer { loaded: self.compiled.load(weight)?, gemm: Arc::clone(&self.gemm) })
+    }
+}
+
+/// A kernel with its weight, ready to run.
+#[derive(Clone)]
+pub struct Layer {
+    loaded: Arc<dyn Loaded>,
+    gemm: Arc<Gemm>,
+}
+
+impl Layer {
+    /// What it computes.
+    pub fn gemm(&self) -> &Gemm {
+        &self.gemm
+    }
+
+    /// The kernel that runs for m tokens, and why where it is not the pattern's own.
+    pub fn kernel(&self, m: usize) -> String {
+        self.loaded.kernel(m)
+    }
+
+    /// Y of the activations `x` and the epilogue's operands by name. X is [k, m], or [m, k] where the GEMM says so;
+    /// likewise Y, and residuals as Y. A bias is a column of n f32 values.
+    ///
+    /// # Errors
+    /// An operand that is missing, unknown, or of another shape or type; a device that fails.
+    pub fn run(&self, x: &Tensor, operands: &[(&str, &Tensor)]) -> Result<Tensor, Error> {
+        let m = if self.gemm.input() == Layout::FeatureMajor { x.columns() } else { x.rows() };
+        let (rows, columns) = self.result_shape(m);
+        let mut y = Tensor::zeros(self.gemm.dtype(), rows, columns);
+        self.run_into(x, operands, &mut y)?;
+        Ok(y)
+    }
+
+    fn result_shape(&self, m: usize) -> (usize, usize) {
+        let n = self.gemm.pattern().n();
+        if self.gemm.output() == Layout::FeatureMajor { (n, m) } else { (m, n) }
+    }
+
+    /// As [`Layer::run`], into a result that is there; every element of it is written.
+    ///
+    /// # Errors
+    /// As [`Layer::run`]; `y` is untouched where an operand is refused.
+    pub fn run_into(&self, x: &Tensor, operands: &[(&str, &Tensor)], y: &mut Tensor) -> Result<(), Error> {
+        let gemm = &*self.gemm;
+        let (n, k) = (gemm.pattern().n(), gemm.pattern().k());
+        let feature_major = gemm.input() == Layout::FeatureMajor;
+        let m = if feature_major { x.columns() } else { x.rows() };
+        let (x_shape, x_layout) = if feature_major { ((k, m), "k x m") } else { ((m, k), "m x k") };
+        check("x", x, x_shape, x_layout)?;
+        let y_layout = if gemm.output() == Layout::FeatureMajor { "n x m" } else { "m x n" };
+        check("y", y, self.result_shape(m), y_layout)?;
+        for (operand, tensor) in [("x", x), ("y", &*y)] {
+            if tensor.dtype() != gemm.dtype() {
+                let (expected, found) = (gemm.dtype(), tensor.dtype());
+                return Err(Error::DType { operand: operand.into(), expected, found });
+            }
+        }
+        let needed = || gemm.bias().iter().chain(gemm.residual()).cloned().collect::<Vec<_>>();
+        if let Some((unknown, _)) = operands.iter().find(|(name, _)| !needed().iter().any(|n| n == name)) {
+            return Err(Error::Unknown { operand: (*unknown).into(), needed: needed() });
+        }
+        let find = |name: &String| {
+            let found = operands.iter().find(|(n, _)| n == name).map(|(_, tensor)| *tensor);
+            found.ok_or_else(|| Error::Missing { operand: name.clone(), needed: needed() })
+        };
+        let mut bias = Vec::new();
+        for name in gemm.bias() {
+            let tensor = find(name)?;
+            check(name, tensor, (n, 1), "n x 1")?;
+            bias.push(tensor.to_f32());
+        }
+        let mut residual = Vec::new();
+        for name in gemm.residual() {
+            let tensor = find(name)?;
+            check(name, tensor, self.result_shape(m), y_layout)?;
+            if tensor.dtype() != gemm.dtype() {
+                let (expected, found) = (gemm.dtype(), tensor.dtype());
+                return Err(Error::DType { operand: name.clone(), expected, found });
+            }
+            residual.push(tensor);
+        }
+        // Kernels are feature-major; a token-major edge costs one transpose.
+        let turned_x = (!feature_major).then(|| x.transposed());
+        let token_major_y = gemm.output() == Layout::TokenMajor;
+        let turned: Vec<Tensor> =
+            if token_major_y { residual.iter().map(|r| r.transposed()).collect() } else { Vec::new() };
+        let inputs = Inputs {
+            x: turned_x.as_ref().unwrap_or(x),
+            bias: bias.iter().map(Vec::as_slice).collect(),
+            residual: if token_major_y { turned.iter().collect() } else { residual },
+        };
+        if token_major_y {
+            let mut result = Tensor::zeros(gemm.dtype(), n, m);
+            self.loaded.run(&inputs, &mut result)?;
+            *y = result.transposed();
+            Ok(())
+        } else {
+            self.loaded.run(&inputs, y)
+        }
+    }
+}
+
+fn check(operand: &str, tensor: &Tensor, expected: (usize, usize), layout: &'static str) -> Result<(), Error> {
+    let found = (tensor.rows(), tensor.columns());
+    if found == expected { Ok(()) } else { Err(Error::Shape { operand: operand.into(), expected, layout, found }) }
+}

@@ -1,0 +1,94 @@
+//! Everything that can go wrong between a program and its result.
+
+use crate::cpu;
+use crate::gemm::GemmError;
+use crate::prune::PruneError;
+use crate::tensor::TensorError;
+use fractal_dsl::DType;
+use fractal_sched::{LowerError, VerifyError};
+use thiserror::Error;
+
+/// An error of the runtime.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program is no GEMM that can be compiled.
+    #[error(transparent)]
+    Gemm(#[from] GemmError),
+    /// The weight could not be pruned or packed.
+    #[error(transparent)]
+    Prune(#[from] PruneError),
+    /// A buffer does not have its shape.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// The pattern cannot be lowered.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The lowered loops may leave their operands: a fault of the compiler.
+    #[error("the lowered loops may leave their operands; please report this: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
+    Verify(Vec<VerifyError>),
+    /// The loops and the packed weight do not fit.
+    #[error(transparent)]
+    Execute(#[from] fractal_sched::ExecuteError),
+    /// The plan for the CPU is at fault.
+    #[error(transparent)]
+    Plan(#[from] cpu::PlanError),
+    /// The CPU kernel refused its operands.
+    #[error(transparent)]
+    Cpu(#[from] cpu::ExecuteError),
+    /// A dimension that the program leaves to the run.
+    #[error("compile: {dimension} is known only at run time; call compile_for with the weight's n and k")]
+    RuntimeDimension {
+        /// N or K.
+        dimension: &'static str,
+    },
+    /// A weight of another pattern than the kernel's.
+    #[error("load: the weight was pruned to another pattern than the one compiled; compile for its pattern")]
+    OtherPattern,
+    /// An operand of another shape.
+    #[error("operand `{operand}`: expected {} x {} ({layout}), found {} x {}", .expected.0, .expected.1, .found.0, .found.1)]
+    Shape {
+        /// The operand.
+        operand: String,
+        /// Rows and columns expected.
+        expected: (usize, usize),
+        /// What rows and columns mean.
+        layout: &'static str,
+        /// Rows and columns found.
+        found: (usize, usize),
+    },
+    /// An operand of another type.
+    #[error("operand `{operand}`: expected {expected}, found {found}; convert it or compile for {found}")]
+    DType {
+        /// The operand.
+        operand: String,
+        /// The kernel's type.
+        expected: DType,
+        /// The operand's type.
+        found: DType,
+    },
+    /// An operand that the epilogue needs and the call does not give.
+    #[error("operand `{operand}` is missing; the epilogue needs: {}", .needed.join(", "))]
+    Missing {
+        /// The operand.
+        operand: String,
+        /// All operands of the epilogue.
+        needed: Vec<String>,
+    },
+    /// An operand that the program does not have.
+    #[error("operand `{operand}` is unknown; the epilogue needs: {}", if .needed.is_empty() { "none".to_string() } else { .needed.join(", ") })]
+    Unknown {
+        /// The operand.
+        operand: String,
+        /// All operands of the epilogue.
+        needed: Vec<String>,
+    },
+    /// A device that is not there or not known.
+    #[error("device `{asked}`: {reason}")]
+    Device {
+        /// What was asked for.
+        asked: String,
+        /// Why it cannot be had, and what to do.
+        reason: String,
+    },
+}

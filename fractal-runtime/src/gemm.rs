@@ -1,0 +1,137 @@
+//! What a backend compiles: one sparse GEMM with everything that is known before there are weights.
+
+use fractal_dsl::pattern::{Pattern, PatternError};
+use fractal_dsl::{DType, EpilogueOp, Layout, Program, ShapeError};
+use fractal_sched::EpilogueStep;
+use thiserror::Error;
+
+/// A sparse GEMM Y[n, m] = epilogue(W[n, k] X[k, m]): pattern, storage type, layouts and epilogue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gemm {
+    pattern: Pattern,
+    dtype: DType,
+    input: Layout,
+    output: Layout,
+    steps: Vec<EpilogueStep>,
+    bias: Vec<String>,
+    residual: Vec<String>,
+}
+
+/// Why a program is no GEMM that can be compiled.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GemmError {
+    /// A program whose operands differ in type.
+    #[error("`{operand}` is {found}, but the weight is {expected}; give weight, input and output one type")]
+    MixedTypes {
+        /// The operand.
+        operand: String,
+        /// Its type.
+        found: DType,
+        /// The weight's type.
+        expected: DType,
+    },
+    /// The schedule does not fit the dimensions.
+    #[error(transparent)]
+    Program(#[from] ShapeError),
+    /// The pattern is at fault.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+}
+
+impl Gemm {
+    /// The plain product with this pattern, feature-major on both sides.
+    pub fn new(pattern: Pattern, dtype: DType) -> Gemm {
+        Gemm {
+            pattern,
+            dtype,
+            input: Layout::FeatureMajor,
+            output: Layout::FeatureMajor,
+            steps: Vec::new(),
+            bias: Vec::new(),
+            residual: Vec::new(),
+        }
+    }
+
+    /// The same with an epilogue, applied in order.
+    #[must_use]
+    pub fn with_epilogue(mut self, epilogue: &[EpilogueOp]) -> Gemm {
+        for op in epilogue {
+            let step = match op {
+                EpilogueOp::Bias(name) => EpilogueStep::Bias(number(&mut self.bias, name)),
+                EpilogueOp::Residual(name) => EpilogueStep::Residual(number(&mut self.residual, name)),
+                EpilogueOp::Relu => EpilogueStep::Relu,
+                EpilogueOp::Gelu => EpilogueStep::Gelu,
+                EpilogueOp::Silu => EpilogueStep::Silu,
+                EpilogueOp::Scale(factor) => EpilogueStep::Scale(factor.0.to_bits()),
+            };
+            self.steps.push(step);
+        }
+        self
+    }
+
+    /// The same with these layouts of X and Y.
+    #[must_use]
+    pub fn with_layouts(mut self, input: Layout, output: Layout) -> Gemm {
+        (self.input, self.output) = (input, output);
+        self
+    }
+
+    /// What `program` computes for a weight of n x k.
+    ///
+    /// # Errors
+    /// [`GemmError::Program`] where n and k are not the program's, [`GemmError::MixedTypes`].
+    pub fn of(program: &Program, n: usize, k: usize) -> Result<Gemm, GemmError> {
+        let dtype = program.weight().dtype;
+        for operand in [program.input(), program.output()] {
+            if operand.dtype != dtype {
+                let operand_name = operand.name.clone();
+                return Err(GemmError::MixedTypes { operand: operand_name, found: operand.dtype, expected: dtype });
+            }
+        }
+        let gemm = Gemm::new(program.pattern(n, k)?, dtype).with_epilogue(program.epilogue());
+        Ok(gemm.with_layouts(program.input().layout(), program.output().layout()))
+    }
+
+    /// The pattern of the weight.
+    pub fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// Storage type of W, X and Y.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Layout of X.
+    pub fn input(&self) -> Layout {
+        self.input
+    }
+
+    /// Layout of Y and of residuals.
+    pub fn output(&self) -> Layout {
+        self.output
+    }
+
+    /// The epilogue, its operands by number.
+    pub fn steps(&self) -> &[EpilogueStep] {
+        &self.steps
+    }
+
+    /// Names of the bias operands, by number.
+    pub fn bias(&self) -> &[String] {
+        &self.bias
+    }
+
+    /// Names of the residual operands, by number.
+    pub fn residual(&self) -> &[String] {
+        &self.residual
+    }
+}
+
+fn number(names: &mut Vec<String>, name: &str) -> usize {
+    names.iter().position(|n| n == name).unwrap_or_else(|| {
+        names.push(name.to_string());
+        names.len() - 1
+    })
+}

@@ -1,0 +1,170 @@
+//! Pruning: importance of each weight -> what the pattern keeps -> packed weight.
+
+use crate::tensor::{Tensor, TensorError};
+use fractal_dsl::DType;
+use fractal_dsl::pattern::{Mask, Packed, Pattern, PatternError, Selection};
+use thiserror::Error;
+
+/// How much each weight matters.
+pub trait Importance {
+    /// Scores of the weights [n, k], row-major: one for each weight, finite, greater meaning more important.
+    ///
+    /// # Errors
+    /// Whatever keeps the scores from being computed.
+    fn scores(&self, weights: &[f32], n: usize, k: usize) -> Result<Vec<f32>, PruneError>;
+}
+
+/// The absolute value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Magnitude;
+
+impl Importance for Magnitude {
+    fn scores(&self, weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
+        Ok(weights.iter().map(|w| w.abs()).collect())
+    }
+}
+
+/// Scores computed elsewhere, one for each weight.
+#[derive(Clone, Debug)]
+pub struct Given(pub Vec<f32>);
+
+impl Importance for Given {
+    fn scores(&self, _weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Why a weight could not be pruned.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PruneError {
+    /// The weight's shape is not the pattern's.
+    #[error("prune: the weight is {found_n}x{found_k}; the pattern is for {n}x{k}")]
+    Shape {
+        /// Rows of the weight.
+        found_n: usize,
+        /// Columns of the weight.
+        found_k: usize,
+        /// Rows of the pattern.
+        n: usize,
+        /// Columns of the pattern.
+        k: usize,
+    },
+    /// The scores do not fit, or the pattern is at fault.
+    #[error("prune: {0}")]
+    Pattern(#[from] PatternError),
+    /// The dense weight could not be made.
+    #[error("prune: {0}")]
+    Tensor(#[from] TensorError),
+    /// Scores that could not be computed.
+    #[error("prune: importance: {0}")]
+    Importance(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A pruned weight: what was kept, packed, and how much it matters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pruned {
+    pattern: Pattern,
+    selection: Selection,
+    packed: Packed<f32>,
+    dtype: DType,
+    retained: f64,
+    kept: usize,
+}
+
+/// Prunes `weight` [n, k] to `pattern` by `importance`.
+///
+/// # Errors
+/// [`PruneError`].
+pub fn prune(pattern: &Pattern, weight: &Tensor, importance: &dyn Importance) -> Result<Pruned, PruneError> {
+    let (n, k) = (pattern.n(), pattern.k());
+    if (weight.rows(), weight.columns()) != (n, k) {
+        return Err(PruneError::Shape { found_n: weight.rows(), found_k: weight.columns(), n, k });
+    }
+    let weights = weight.to_f32();
+    let scores = importance.scores(&weights, n, k)?;
+    let selection = pattern.project(&scores)?;
+    let mask = pattern.mask(&selection)?;
+    let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
+    let all = sum(&scores);
+    let retained = if all == 0.0 { 1.0 } else { sum(&mask.apply(&scores)?) / all };
+    let packed = pattern.pack(&selection, &weights)?;
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+}
+
+/// Packs a weight that is pruned already: `mask` tells which elements are kept.
+///
+/// # Errors
+/// [`PruneError::Pattern`] where the pattern does not admit the mask.
+pub fn pack_masked(pattern: &Pattern, weight: &Tensor, mask: &Mask) -> Result<Pruned, PruneError> {
+    let (n, k) = (pattern.n(), pattern.k());
+    if (weight.rows(), weight.columns()) != (n, k) {
+        return Err(PruneError::Shape { found_n: weight.rows(), found_k: weight.columns(), n, k });
+    }
+    let weights = weight.to_f32();
+    let selection = pattern.admits(mask)?;
+    let kept = mask.apply(&weights)?;
+    let sum = |weights: &[f32]| weights.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+    let (all, retained) = (sum(&weights), sum(&kept));
+    let packed = pattern.pack(&selection, &kept)?;
+    let retained = if all == 0.0 { 1.0 } else { retained / all };
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+}
+
+impl Pruned {
+    /// The pattern.
+    pub fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// What every skip kept.
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// The packed weight, its values as f32 (each exactly one of [`Pruned::dtype`]).
+    pub fn packed(&self) -> &Packed<f32> {
+        &self.packed
+    }
+
+    /// The pattern in the form in which the weight is packed.
+    pub fn packed_pattern(&self) -> &Pattern {
+        &self.packed.pattern
+    }
+
+    /// Storage type of the values.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Importance kept over all importance.
+    pub fn retained(&self) -> f64 {
+        self.retained
+    }
+
+    /// Kept elements.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Dropped elements over all.
+    pub fn sparsity(&self) -> f64 {
+        1.0 - self.kept as f64 / (self.pattern.n() * self.pattern.k()) as f64
+    }
+
+    /// Bytes of the packed weight, index vectors included.
+    pub fn packed_bytes(&self) -> usize {
+        self.packed.bytes(self.dtype.bytes())
+    }
+
+    /// Bytes of the dense weight.
+    pub fn dense_bytes(&self) -> usize {
+        self.pattern.n() * self.pattern.k() * self.dtype.bytes()
+    }
+
+    /// The dense weight [n, k], zero where nothing is kept.
+    pub fn dense(&self) -> Tensor {
+        Tensor::from_f32(self.dtype, self.pattern.n(), self.pattern.k(), &self.packed.unpack())
+            .expect("an unpacked weight has n*k elements")
+    }
+}

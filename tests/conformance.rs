@@ -1,0 +1,57 @@
+//! One suite for every backend: all patterns, types and odd shapes against the oracle, on poisoned results and fresh data.
+//!
+//! A backend joins with one line at the end of this file.
+
+mod support;
+
+use fractal::sched::Form;
+use fractal::{DType, Device};
+use support::{PATTERNS, SHAPES, check, check_unkept_activations};
+
+/// Runs all cases whose multiply-adds stay below `most`; a slow backend takes fewer of the large ones.
+fn all_cases(device: &Device, dtype: DType, most: usize) {
+    let mut ran = 0;
+    for (p, text) in PATTERNS.iter().enumerate() {
+        for (s, &(n, k, m)) in SHAPES.iter().enumerate() {
+            if n * k * m <= most {
+                check(device, text, dtype, (n, k, m), p + s);
+                ran += 1;
+            }
+        }
+    }
+    assert!(ran >= PATTERNS.len() * 8, "only {ran} cases ran");
+}
+
+macro_rules! conformance {
+    ($backend:ident, $device:expr, $most:expr) => {
+        mod $backend {
+            use super::*;
+
+            #[test]
+            fn f32() {
+                all_cases(&$device, DType::F32, $most);
+            }
+
+            #[test]
+            fn f16() {
+                all_cases(&$device, DType::F16, $most);
+            }
+
+            #[test]
+            fn bf16() {
+                all_cases(&$device, DType::BF16, $most);
+            }
+
+            #[test]
+            fn unkept_activations_do_not_leak() {
+                for text in PATTERNS {
+                    DType::ALL.into_iter().for_each(|dtype| check_unkept_activations(&$device, text, dtype));
+                }
+            }
+        }
+    };
+}
+
+conformance!(interpreter, Device::interpreter(Form::Condensed), 400_000);
+conformance!(interpreter_scalar, Device::interpreter(Form::Scalar), 400_000);
+conformance!(cpu, Device::cpu(), usize::MAX);

@@ -1,0 +1,177 @@
+//! What the conformance tests of all backends share: programs, shapes, data and tolerances.
+
+pub mod oracle;
+
+use fractal::dsl::{EpilogueOp, Factor};
+use fractal::pattern::{Named, Pattern};
+use fractal::{DType, Device, Gemm, Layout, Magnitude, Program, Tensor, prune};
+use oracle::{Step, masked_gemm};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Every pattern of the design's table by name, and nests without a name as DSL text.
+pub const PATTERNS: &[&str] = &[
+    "dense",
+    "ew",
+    "vw:16",
+    "2:4",
+    "bw:32x16",
+    "bw-global:32x16",
+    "tw:32",
+    "tw:128",
+    "tw-global:32",
+    "tw2:32",
+    "tvw:32",
+    "vnm:16",
+    "shfl-bw:32x16",
+    "shfl-vw:32",
+    "hybrid:64x32/16x8",
+    // Rows and columns in found orders.
+    "permute(k); permute(n); let (no, ni) = split(n, 8); skip(k, per = no, keep = 30%);",
+    // A ragged level with 2 of 4 inside.
+    "let (no, ni) = split(n, 16); skip(k, per = no, keep = ragged 50%); let (ko, ki) = split(k, 4); \
+     skip(ki, per = (no, ni, ko), keep = 50%);",
+    // Three levels of columns.
+    "let (no, ni) = split(n, 16); let (k0, kr) = split(k, 64); let (k1, k2) = split(kr, 8); \
+     skip(k0, per = no, keep = 75%); skip(k1, per = (no, k0), keep = 50%); skip(k2, per = (no, k0, k1), keep = 50%);",
+    // A spatial skip inside a reduction loop: no GPU kernel, but right everywhere else.
+    "let (ko, ki) = split(k, 16); skip(n, per = ko, keep = 40%);",
+];
+
+/// (n, k, m): each of 1, 3, 17, 130 and 1000 in each place, and pairs of them.
+pub const SHAPES: &[(usize, usize, usize)] = &[
+    (1, 1, 1),
+    (3, 17, 130),
+    (17, 3, 1),
+    (130, 17, 3),
+    (17, 130, 17),
+    (1, 1000, 3),
+    (1000, 1, 17),
+    (3, 130, 1000),
+    (130, 130, 130),
+    (1000, 17, 1),
+    (17, 1000, 130),
+    (130, 1000, 17),
+    (1000, 130, 3),
+    (130, 3, 1000),
+    (64, 128, 8),
+];
+
+pub fn pattern(text: &str, n: usize, k: usize, keep: f64, dtype: DType) -> Pattern {
+    match text.parse::<Named>() {
+        Ok(named) => named.pattern(n, k, named.fixed_keep().unwrap_or(keep)).unwrap_or_else(|e| panic!("{text}: {e}")),
+        Err(_) => {
+            let program = Program::for_pattern_text(text, n, k, dtype).unwrap_or_else(|e| panic!("{text}: {e}"));
+            program.pattern(n, k).unwrap_or_else(|e| panic!("{text}: {e}"))
+        }
+    }
+}
+
+/// An epilogue that differs from case to case, with every step in one of them.
+fn epilogue(case: usize) -> Vec<EpilogueOp> {
+    let (bias, residual) = (EpilogueOp::Bias("bias".into()), EpilogueOp::Residual("rest".into()));
+    match case % 6 {
+        0 => vec![],
+        1 => vec![bias, EpilogueOp::Gelu],
+        2 => vec![bias, EpilogueOp::Relu, residual],
+        3 => vec![EpilogueOp::Scale(Factor(0.25)), EpilogueOp::Silu],
+        4 => vec![residual, bias],
+        _ => vec![EpilogueOp::Relu, EpilogueOp::Scale(Factor(-1.5))],
+    }
+}
+
+/// The unit roundoff of a stored result: 2^-p for a significand of p bits.
+fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(f32::EPSILON) / 2.0,
+        DType::F16 => 2f64.powi(-11),
+        DType::BF16 => 2f64.powi(-8),
+    }
+}
+
+/// Runs one case on a device and compares every element with the oracle.
+pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, usize), case: usize) {
+    let (n, k, m) = shape;
+    let mut rng = StdRng::seed_from_u64(rand::random());
+    let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
+    let tensor =
+        |rows, columns, data: &[f32]| Tensor::from_f32(dtype, rows, columns, data).expect("as long as its shape");
+    let pattern = pattern(text, n, k, 0.25, dtype);
+    let w = tensor(n, k, &random(n * k));
+    let x = tensor(k, m, &random(k * m));
+    let (bias, rest) = (random(n), tensor(n, m, &random(n * m)));
+    let ops = epilogue(case);
+    let token_major = case % 5 == 4;
+    let (input, output) = if token_major {
+        (Layout::TokenMajor, Layout::TokenMajor)
+    } else {
+        (Layout::FeatureMajor, Layout::FeatureMajor)
+    };
+    let gemm = Gemm::new(pattern.clone(), dtype).with_epilogue(&ops).with_layouts(input, output);
+    let at = format!("{text} {dtype} n {n} k {k} m {m} on {}", device.name());
+
+    let pruned = prune(&pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let mask = pattern.mask(pruned.selection()).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let layer = device.compile(&gemm).and_then(|kernel| kernel.load(&pruned)).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let (bias_tensor, turn) =
+        (Tensor::vector(&bias), |t: &Tensor| if token_major { t.transposed() } else { t.clone() });
+    let operands: Vec<(&str, Tensor)> = ops
+        .iter()
+        .filter_map(|op| match op {
+            EpilogueOp::Bias(_) => Some(("bias", bias_tensor.clone())),
+            EpilogueOp::Residual(_) => Some(("rest", turn(&rest))),
+            _ => None,
+        })
+        .collect();
+    let operands: Vec<(&str, &Tensor)> = operands.iter().map(|(name, t)| (*name, t)).collect();
+    let poison = vec![f32::NAN; n * m];
+    let mut y = turn(&tensor(n, m, &poison));
+    layer.run_into(&turn(&x), &operands, &mut y).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let again = layer.run(&turn(&x), &operands).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let (found, again) = (turn(&y).to_f32(), turn(&again).to_f32());
+    let same = found.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
+    assert!(same, "{at}: two runs differ");
+
+    let steps: Vec<Step> = ops
+        .iter()
+        .map(|op| match op {
+            EpilogueOp::Bias(_) => Step::Bias(bias.clone()),
+            EpilogueOp::Residual(_) => Step::Residual(rest.to_f32()),
+            EpilogueOp::Relu => Step::Relu,
+            EpilogueOp::Gelu => Step::Gelu,
+            EpilogueOp::Silu => Step::Silu,
+            EpilogueOp::Scale(factor) => Step::Scale(factor.0),
+        })
+        .collect();
+    let expected = masked_gemm(&w.to_f32(), &|r, c| mask.contains(r, c), &x.to_f32(), shape, &steps);
+    for (at_element, &value) in found.iter().enumerate() {
+        let (exact, magnitude) = (expected.y[at_element], expected.magnitude[at_element]);
+        // f32 sums in any order: each addition rounds once; the square root holds for random signs, with room.
+        let sums = (4.0 + 4.0 * (k as f64).sqrt()) * f64::from(f32::EPSILON) / 2.0 * magnitude;
+        let allowed = 1.5 * sums + rounding(dtype) * (exact.abs() * 1.01) + 1e-7;
+        let error = (f64::from(value) - exact).abs();
+        assert!(
+            error <= allowed,
+            "{at}: element {at_element} is {value}, expected {exact}; off by {error:e} of {allowed:e}"
+        );
+    }
+}
+
+/// Rows of X that no weight keeps hold NaN and infinities, which must not reach the result.
+pub fn check_unkept_activations(device: &Device, text: &str, dtype: DType) {
+    let (n, k, m) = (70, 90, 33);
+    let mut rng = StdRng::seed_from_u64(rand::random());
+    let pattern = pattern(text, n, k, 0.1, dtype);
+    let w: Vec<f32> =
+        (0..n * k).map(|at| rng.random_range(0.5f32..1.0) * if at % k % 7 == 3 { 1e-3 } else { 1.0 }).collect();
+    let w = Tensor::from_f32(dtype, n, k, &w).expect("as long as its shape");
+    let pruned = prune(&pattern, &w, &Magnitude).expect("a pattern prunes its own shape");
+    let mask = pattern.mask(pruned.selection()).expect("a projection fits");
+    let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let kept: Vec<bool> = (0..k).map(|c| (0..n).any(|r| mask.contains(r, c))).collect();
+    let x: Vec<f32> = (0..k * m).map(|at| if kept[at / m] { 1.0 } else { bad[at % 3] }).collect();
+    let x = Tensor::from_f32(dtype, k, m, &x).expect("as long as its shape");
+    let layer = device.compile(&Gemm::new(pattern, dtype)).and_then(|kernel| kernel.load(&pruned)).expect("it loads");
+    let y = layer.run(&x, &[]).expect("it runs");
+    assert!(y.is_finite(), "{text} {dtype} on {}: activations that are dropped reached the result", device.name());
+}
