@@ -110,6 +110,9 @@ fn run(args: &Args) -> Result<()> {
         let text = serde_json::to_string_pretty(&report.to_json())?;
         std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
+    if report.rows.iter().all(|(_, _, outcome)| matches!(outcome, Outcome::NotRun(_))) {
+        return Err("no pattern could be run; the table says why".into());
+    }
     Ok(())
 }
 
