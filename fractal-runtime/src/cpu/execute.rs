@@ -8,7 +8,7 @@
 use super::epilogue::{Epilogue, EpilogueOp, Step};
 use super::matrix::{Element, ElementsMut, MatMut, MatRef, Typed};
 use super::plan::{ROW_BLOCK, ValidPlan};
-use super::raw::{self, Bounded, Isa, LANES, MAX_FEW, OutputTask, OutputTasks, Weights};
+use super::raw::{self, Bounded, Isa, LANES, MAX_FEW, OutputTask, OutputTasks, Row, Weights};
 use fractal_dsl::DType;
 use half::{bf16, f16};
 use std::cell::RefCell;
@@ -116,6 +116,11 @@ const GROUPS: usize = 8;
 #[derive(Default)]
 struct Scratch {
     panels: Vec<f32>,
+    buffers: Buffers,
+}
+
+#[derive(Default)]
+struct Buffers {
     sums: Vec<f32>,
     weights: Vec<f32>,
     wide: Vec<f32>,
@@ -125,11 +130,16 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// `len` elements of `buffer` from a cache line's start on: a vector that crosses a line costs two loads.
 fn at_least(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        buffer.resize(len, 0.0);
+    const LINE: usize = 64;
+    let needed = len + LINE / size_of::<f32>();
+    if buffer.len() < needed {
+        // A fresh buffer, since growing would copy what nobody reads.
+        *buffer = vec![0.0; needed];
     }
-    &mut buffer[..len]
+    let start = buffer.as_ptr().align_offset(LINE);
+    &mut buffer[start..start + len]
 }
 
 struct Run<'a, T> {
@@ -178,7 +188,7 @@ impl<'a, T: Element> Run<'a, T> {
         }
         let width = self.panel_width();
         let panels = self.m.div_ceil(width);
-        let fit = (SLICE_BYTES / (4 * width * self.plan.k.max(1))).clamp(1, SLICE_PANELS);
+        let fit = (SLICE_BYTES / (4 * width * self.plan.used.len().max(1))).clamp(1, SLICE_PANELS);
         let slices = panels.div_ceil(fit).next_multiple_of(self.threads).min(panels);
         (0..slices).map(|s| (s * panels / slices * width)..((s + 1) * panels / slices * width).min(self.m)).collect()
     }
@@ -216,43 +226,39 @@ impl<'a, T: Element> Run<'a, T> {
 
     fn work(&self, tasks: &OutputTasks<'_, T>) {
         // Taken, not borrowed: a caller's own rayon job may run on this thread while this one waits.
-        let mut scratch = SCRATCH.take();
+        let Scratch { mut panels, mut buffers } = SCRATCH.take();
         let mut packed = None;
+        let mut slice: &mut [f32] = &mut [];
         while let Some(mut task) = tasks.next(packed) {
             if packed != Some(task.slice) {
-                self.pack(task.columns(), &mut scratch.panels);
+                slice = self.pack(task.columns(), &mut panels);
                 packed = Some(task.slice);
             }
-            self.task(&mut task, &mut scratch);
+            self.task(&mut task, slice, &mut buffers);
         }
-        SCRATCH.set(scratch);
+        SCRATCH.set(Scratch { panels, buffers });
     }
 
-    /// Copies columns of X as f32: panel by panel, each k-major and padded with zeros to whole vectors; or, for few
-    /// columns, one k-major panel without padding.
-    fn pack(&self, columns: Range<usize>, out: &mut Vec<f32>) {
-        let (k, cols) = (self.plan.k, columns.len());
+    /// Copies the used rows of some columns of X as f32: panel by panel, each k-major and padded with zeros to whole
+    /// vectors; or, for few columns, one k-major panel without padding.
+    fn pack<'s>(&self, columns: Range<usize>, out: &'s mut Vec<f32>) -> &'s mut [f32] {
+        let (used, cols) = (&self.plan.used, columns.len());
         if self.few {
-            let out = at_least(out, k * cols);
-            for (r, out) in out.chunks_exact_mut(cols).enumerate() {
-                T::widen(self.isa, &self.x.row(r)[columns.clone()], out);
-            }
-            return;
+            let out = at_least(out, used.len() * cols);
+            T::pack(self.isa, self.x.columns(used, columns), cols, out);
+            return out;
         }
-        let out = at_least(out, k * cols.next_multiple_of(LANES));
-        for r in 0..k {
-            let row = &self.x.row(r)[columns.clone()];
-            for (c, vectors) in self.panels(cols) {
-                let width = vectors * LANES;
-                let valid = width.min(cols - c);
-                let out = &mut out[k * c + r * width..][..width];
-                T::widen(self.isa, &row[c..c + valid], &mut out[..valid]);
-                out[valid..].fill(0.0);
-            }
+        let out = at_least(out, used.len() * cols.next_multiple_of(LANES));
+        for (c, vectors) in self.panels(cols) {
+            let width = vectors * LANES;
+            let start = columns.start + c;
+            let part = self.x.columns(used, start..columns.end.min(start + width));
+            T::pack(self.isa, part, width, &mut out[used.len() * c..][..used.len() * width]);
         }
+        out
     }
 
-    fn task(&self, task: &mut OutputTask<'_, T>, scratch: &mut Scratch) {
+    fn task(&self, task: &mut OutputTask<'_, T>, panels: &[f32], buffers: &mut Buffers) {
         let positions = task.positions();
         let first_row = &self.plan.first_row;
         let mut tile = first_row.partition_point(|&f| f < positions.start);
@@ -265,23 +271,42 @@ impl<'a, T: Element> Run<'a, T> {
                 tile += 1;
             }
             let end = if tile > first { first_row[tile] } else { positions.end.min(position + BATCH_ROWS) };
-            self.batch(task, first..tile, position..end, scratch);
+            self.batch(task, first..tile, position..end, panels, buffers);
             position = end;
         }
     }
 
     /// Sums and stores the rows of `tiles`, which are at `positions`; without tiles, rows of zeros.
-    fn batch(&self, task: &mut OutputTask<'_, T>, tiles: Range<usize>, positions: Range<usize>, scratch: &mut Scratch) {
+    fn batch(
+        &self,
+        task: &mut OutputTask<'_, T>,
+        tiles: Range<usize>,
+        positions: Range<usize>,
+        panels: &[f32],
+        buffers: &mut Buffers,
+    ) {
         let cols = task.columns().len();
         let stride = if self.few { cols } else { cols.next_multiple_of(LANES) };
-        let Scratch { panels, sums, weights, wide } = scratch;
+        let Buffers { sums, weights, wide } = buffers;
         let sums = at_least(sums, positions.len() * stride);
-        sums.fill(0.0);
+        if self.few || tiles.is_empty() || self.plan.used.is_empty() {
+            sums.fill(0.0);
+        }
         for b in 0..self.plan.k_blocks() {
-            for t in tiles.clone() {
-                let first = self.plan.first_row[t] - positions.start;
-                let sums = &mut sums[first * stride..];
-                self.tile(t, self.plan.split(t, b), cols, panels, sums, weights);
+            let weights = self.widen(tiles.clone(), b, weights);
+            if self.few {
+                self.few_columns(tiles.clone(), b, cols, panels, weights, sums);
+                continue;
+            }
+            let single = self.single_rows(tiles.clone(), b, weights);
+            for (c, vectors) in self.panels(cols) {
+                let used = self.plan.used.len();
+                let panel = &panels[used * c..][..used * vectors * LANES];
+                if let Some(rows) = &single {
+                    raw::accumulate_rows(self.isa, rows, panel, vectors, (&mut sums[c..], stride), b == 0);
+                    continue;
+                }
+                self.panel(tiles.clone(), b, (panel, vectors), weights, (&mut sums[c..], stride));
             }
         }
         let start = task.columns().start;
@@ -295,75 +320,117 @@ impl<'a, T: Element> Run<'a, T> {
         }
     }
 
-    /// Adds the products of tile `t`'s kept positions `kept` to its rows' sums.
-    fn tile(
-        &self,
-        t: usize,
-        kept: Range<usize>,
-        cols: usize,
-        panels: &[f32],
-        sums: &mut [f32],
-        weights: &mut Vec<f32>,
-    ) {
+    /// The stored values of tile `t`'s row block from `row` on, those of the kept positions `kept`.
+    fn values(&self, t: usize, row: usize, kept: &Range<usize>) -> &'a [T] {
         let tile = &self.plan.tiles[t];
-        let rows = tile.rows.len();
-        let ks = self.plan.ks.part(tile.ks.start as usize + kept.start..tile.ks.start as usize + kept.end);
-        if kept.is_empty() {
-            return;
+        let height = ROW_BLOCK.min(tile.rows.len() - row);
+        &self.values[tile.values + row * tile.ks.len() + kept.start * height..][..kept.len() * height]
+    }
+
+    /// The values that `tiles` use in k block `b`, one after the other as f32; empty where they are f32 in the plan.
+    fn widen<'s>(&self, tiles: Range<usize>, b: usize, buffer: &'s mut Vec<f32>) -> &'s [f32] {
+        if T::as_f32(&[]).is_some() {
+            return &[];
         }
-        for row in (0..rows).step_by(ROW_BLOCK) {
-            let height = ROW_BLOCK.min(rows - row);
-            let start = tile.values + row * tile.ks.len() + kept.start * height;
-            let values = &self.values[start..][..kept.len() * height];
-            let block = match T::as_f32(values) {
-                Some(values) => values,
-                None => {
-                    let weights = at_least(weights, values.len());
-                    T::widen(self.isa, values, weights);
-                    weights
-                }
-            };
-            if self.few {
-                self.few_columns(block, height, ks, cols, panels, &mut sums[row * cols..][..height * cols]);
-            } else {
-                self.block(block, height, ks, cols, panels, &mut sums[row * cols.next_multiple_of(LANES)..]);
+        let len = tiles.clone().map(|t| self.plan.tiles[t].rows.len() * self.plan.split(t, b).len()).sum();
+        let out = at_least(buffer, len);
+        let mut at = 0;
+        for t in tiles {
+            let kept = self.plan.split(t, b);
+            for row in (0..self.plan.tiles[t].rows.len()).step_by(ROW_BLOCK) {
+                let values = self.values(t, row, &kept);
+                T::widen(self.isa, values, &mut out[at..at + values.len()]);
+                at += values.len();
+            }
+        }
+        out
+    }
+
+    /// Visits the row blocks of `tiles` that have kept positions in k block `b`: the block's first row among those of
+    /// the tiles, its rows, its positions and its values as f32, which are in `widened` unless the plan has them.
+    fn blocks<'s>(
+        &'s self,
+        tiles: Range<usize>,
+        b: usize,
+        widened: &'s [f32],
+        mut visit: impl FnMut(usize, usize, Bounded<'s>, &'s [f32]),
+    ) {
+        let first = self.plan.first_row[tiles.start];
+        let mut at = 0;
+        for t in tiles {
+            let tile = &self.plan.tiles[t];
+            let rows = tile.rows.len();
+            let kept = self.plan.split(t, b);
+            let ks = self.plan.ks.part(tile.ks.start as usize + kept.start..tile.ks.start as usize + kept.end);
+            for row in (0..rows).step_by(ROW_BLOCK) {
+                let values = self.values(t, row, &kept);
+                let block = T::as_f32(values).unwrap_or_else(|| &widened[at..at + values.len()]);
+                at += values.len();
+                visit(self.plan.first_row[t] - first + row, ROW_BLOCK.min(rows - row), ks, block);
             }
         }
     }
 
-    fn block(&self, block: &[f32], height: usize, ks: Bounded<'_>, cols: usize, panels: &[f32], sums: &mut [f32]) {
-        let stride = cols.next_multiple_of(LANES);
-        for (c, vectors) in self.panels(cols) {
-            let panel = &panels[self.plan.k * c..][..self.plan.k * vectors * LANES];
-            let step = self.isa.max_rows(vectors);
+    /// The rows of `tiles` in k block `b` when each tile is one row.
+    fn single_rows<'s>(&'s self, tiles: Range<usize>, b: usize, widened: &'s [f32]) -> Option<Vec<Row<'s>>> {
+        if !self.plan.row_wise || self.plan.tiles[tiles.clone()].iter().any(|t| t.rows.len() != 1) {
+            return None;
+        }
+        let mut rows = Vec::with_capacity(tiles.len());
+        self.blocks(tiles, b, widened, |at, _, ks, weights| rows.push(Row { weights, ks, at }));
+        Some(rows)
+    }
+
+    /// Adds the products of `tiles` in k block `b` to the sums under one panel; block 0 begins them.
+    fn panel(
+        &self,
+        tiles: Range<usize>,
+        b: usize,
+        (panel, vectors): (&[f32], usize),
+        widened: &[f32],
+        (sums, stride): (&mut [f32], usize),
+    ) {
+        let step = self.isa.max_rows(vectors);
+        self.blocks(tiles, b, widened, |first, height, ks, block| {
+            if ks.as_slice().is_empty() {
+                if b == 0 {
+                    (first..first + height).for_each(|r| sums[r * stride..][..vectors * LANES].fill(0.0));
+                }
+                return;
+            }
             for row in (0..height).step_by(step) {
                 let weights = Weights { data: &block[row..], stride: height, rows: step.min(height - row) };
-                raw::accumulate(self.isa, weights, ks, panel, vectors, &mut sums[row * stride + c..], stride);
+                let sums = (&mut sums[(first + row) * stride..], stride);
+                raw::accumulate(self.isa, weights, ks, panel, vectors, sums, b == 0);
             }
-        }
+        });
     }
 
-    fn few_columns(&self, block: &[f32], height: usize, ks: Bounded<'_>, cols: usize, x: &[f32], sums: &mut [f32]) {
-        if height == LANES {
-            let mut across = [0.0; LANES * MAX_FEW];
-            raw::sum_rows(self.isa, block, ks, x, cols, &mut across);
-            for (i, sums) in sums.chunks_exact_mut(cols).enumerate() {
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    *sum += across[j * LANES + i];
+    /// Adds the products of `tiles` in k block `b` to the sums of the few columns of `x`.
+    fn few_columns(&self, tiles: Range<usize>, b: usize, cols: usize, x: &[f32], widened: &[f32], sums: &mut [f32]) {
+        self.blocks(tiles, b, widened, |first, height, ks, block| {
+            let sums = &mut sums[first * cols..][..height * cols];
+            if height == LANES {
+                let mut across = [0.0; LANES * MAX_FEW];
+                raw::sum_rows(self.isa, block, ks, x, cols, &mut across);
+                for (i, sums) in sums.chunks_exact_mut(cols).enumerate() {
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        *sum += across[j * LANES + i];
+                    }
                 }
-            }
-        } else if height == 1 && cols == 1 {
-            sums[0] += dot(block, ks.as_slice(), x);
-        } else {
-            for (weights, &k) in block.chunks_exact(height).zip(ks.as_slice()) {
-                let x = &x[k as usize * cols..][..cols];
-                for (w, sums) in weights.iter().zip(sums.chunks_exact_mut(cols)) {
-                    for (sum, x) in sums.iter_mut().zip(x) {
-                        *sum += w * x;
+            } else if height == 1 && cols == 1 {
+                sums[0] += dot(block, ks.as_slice(), x);
+            } else {
+                for (weights, &k) in block.chunks_exact(height).zip(ks.as_slice()) {
+                    let x = &x[k as usize * cols..][..cols];
+                    for (w, sums) in weights.iter().zip(sums.chunks_exact_mut(cols)) {
+                        for (sum, x) in sums.iter_mut().zip(x) {
+                            *sum += w * x;
+                        }
                     }
                 }
             }
-        }
+        });
     }
 }
 

@@ -21,7 +21,8 @@ pub(super) fn exp2(x: f32) -> f32 {
     let shifted = x + ROUND;
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
     let fraction = x - (shifted - ROUND);
-    let c = [1.0, std::f32::consts::LN_2, 0.240_226_47, 0.055_503_288, 0.009_618_489, 0.001_339_993_1, 0.000_153_458_08];
+    let c =
+        [1.0, std::f32::consts::LN_2, 0.240_226_47, 0.055_503_288, 0.009_618_489, 0.001_339_993_1, 0.000_153_458_08];
     horner(c, fraction) * power
 }
 
@@ -46,15 +47,7 @@ fn erfc_above_one(z: f32) -> f32 {
 /// erf(z) / z - 1 for |z| <= 1 as a function of z squared.
 #[inline(always)]
 fn erf_ratio(square: f32) -> f32 {
-    let c = [
-        0.128_379_17,
-        -0.376_126_27,
-        0.112_836,
-        -0.026_854_444,
-        0.005_189_535,
-        -0.000_802_084_1,
-        0.000_078_891_19,
-    ];
+    let c = [0.128_379_17, -0.376_126_27, 0.112_836, -0.026_854_444, 0.005_189_535, -0.000_802_084_1, 0.000_078_891_19];
     horner(c, square)
 }
 

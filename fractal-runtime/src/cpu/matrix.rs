@@ -1,8 +1,9 @@
 //! Operand views: borrowed feature-major matrices (`cols` contiguous) of one storage type.
 
-use super::raw::{self, Isa};
+use super::raw::{self, Columns, Isa};
 use fractal_dsl::DType;
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// A view whose buffer cannot hold the matrix it claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -218,6 +219,14 @@ impl<'a, T> Typed<'a, T> {
     pub fn row(&self, r: usize) -> &'a [T] {
         &self.data[r * self.stride..][..self.cols]
     }
+
+    /// Columns `columns` of the rows `rows`.
+    pub fn columns<'b>(&self, rows: &'b [u32], columns: Range<usize>) -> Columns<'b, T>
+    where
+        'a: 'b,
+    {
+        Columns { from: &self.data[columns.start..], stride: self.stride, rows, cols: columns.len() }
+    }
 }
 
 /// A storage type: arithmetic is f32, so it need only widen and narrow.
@@ -227,6 +236,8 @@ pub(super) trait Element: Copy + Send + Sync + 'static {
     fn widen(isa: Isa, from: &[Self], out: &mut [f32]);
     /// `out[i] = from[i]` rounded to nearest even; the slices are equally long.
     fn narrow(isa: Isa, from: &[f32], out: &mut [Self]);
+    /// Copies `x` to `out`, each row widened and padded with zeros to `width`.
+    fn pack(isa: Isa, x: Columns<'_, Self>, width: usize, out: &mut [f32]);
     /// `Some` when the storage is f32 already and need not be widened.
     fn as_f32(data: &[Self]) -> Option<&[f32]>;
 }
@@ -240,6 +251,9 @@ impl Element for f32 {
     }
     fn narrow(_: Isa, from: &[f32], out: &mut [f32]) {
         out.copy_from_slice(from);
+    }
+    fn pack(isa: Isa, x: Columns<'_, f32>, width: usize, out: &mut [f32]) {
+        raw::pack_f32(isa, x, width, out);
     }
     fn as_f32(data: &[f32]) -> Option<&[f32]> {
         Some(data)
@@ -256,6 +270,9 @@ impl Element for f16 {
     fn narrow(isa: Isa, from: &[f32], out: &mut [f16]) {
         raw::narrow_f16(isa, from, out);
     }
+    fn pack(isa: Isa, x: Columns<'_, f16>, width: usize, out: &mut [f32]) {
+        raw::pack_f16(isa, x, width, out);
+    }
     fn as_f32(_: &[f16]) -> Option<&[f32]> {
         None
     }
@@ -270,6 +287,9 @@ impl Element for bf16 {
     }
     fn narrow(isa: Isa, from: &[f32], out: &mut [bf16]) {
         raw::narrow_bf16(isa, from, out);
+    }
+    fn pack(isa: Isa, x: Columns<'_, bf16>, width: usize, out: &mut [f32]) {
+        raw::pack_bf16(isa, x, width, out);
     }
     fn as_f32(_: &[bf16]) -> Option<&[f32]> {
         None

@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Rows of a tile whose values lie together: see [`TilePlan::values`].
 pub const ROW_BLOCK: usize = 16;
 
+/// Rows of a tile at most once a plan is valid.
+const TILE_ROWS: usize = 8 * ROW_BLOCK;
+
 /// A pruned weight W[n, k] as the CPU reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TilePlan {
@@ -196,6 +199,9 @@ pub struct ValidPlan {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) tiles: Vec<Tile>,
+    /// Rows of X that any tile keeps, ascending: only these are packed.
+    pub(super) used: Vec<u32>,
+    /// The tiles' ks as positions in `used`.
     pub(super) ks: BoundedIndices,
     pub(super) values: Values,
     /// All rows of n: those of the tiles in the tiles' order, then those in no tile.
@@ -204,7 +210,7 @@ pub struct ValidPlan {
     pub(super) first_row: Vec<usize>,
     /// Rows of X that one pass over a tile reads, so that they stay in the L1 cache between row blocks.
     pub(super) k_block: usize,
-    /// For each tile `blocks + 1` ends in its ks: list b holds the positions in `b * k_block .. (b + 1) * k_block`.
+    /// For each tile `blocks + 1` ends in its ks: list b holds those at `b * k_block .. (b + 1) * k_block` of `used`.
     splits: Vec<u32>,
     /// Whether most of the work is in tiles too low to reuse a loaded row of X.
     pub(super) row_wise: bool,
@@ -215,7 +221,7 @@ impl TilePlan {
     ///
     /// # Errors
     /// The first [`PlanError`] found.
-    pub fn validate(self) -> Result<ValidPlan, PlanError> {
+    pub fn validate(mut self) -> Result<ValidPlan, PlanError> {
         let lists = [("n", self.n), ("k", self.k), ("rows", self.rows.len()), ("ks", self.ks.len())];
         for (what, got) in lists {
             if u32::try_from(got).is_err() {
@@ -226,20 +232,17 @@ impl TilePlan {
             return Err(PlanError::DType { expected: self.dtype, got: self.values.dtype() });
         }
         let mut seen = vec![false; self.n];
-        let mut order = Vec::with_capacity(self.n);
-        let mut first_row = vec![0];
         for (t, tile) in self.tiles.iter().enumerate() {
             self.check_ranges(t, tile)?;
-            for &row in &self.rows[tile.rows.start as usize..tile.rows.end as usize] {
-                match seen.get_mut(row as usize) {
-                    None => return Err(PlanError::Row { tile: t, row, n: self.n }),
-                    Some(true) => return Err(PlanError::RowTwice { tile: t, row }),
-                    Some(s) => *s = true,
-                }
-                order.push(row);
-            }
-            first_row.push(order.len());
+            self.check_rows(t, tile, &mut seen)?;
             self.check_kept(t, tile)?;
+        }
+        self.cut_tall_tiles();
+        let mut order = Vec::with_capacity(self.n);
+        let mut first_row = vec![0];
+        for tile in &self.tiles {
+            order.extend(&self.rows[tile.rows.start as usize..tile.rows.end as usize]);
+            first_row.push(order.len());
         }
         order.extend((0..self.n as u32).filter(|&r| !seen[r as usize]));
 
@@ -248,13 +251,15 @@ impl TilePlan {
             row_work += tile.rows.len() * tile.ks.len();
         }
         let row_wise = 2 * row_work > self.values.len();
-        let k_block = self.k_block(row_wise);
-        let splits = self.splits(k_block);
+        let used = self.compact();
+        let k_block = self.k_block(row_wise, used.len());
+        let splits = self.splits(k_block, used.len());
         Ok(ValidPlan {
             n: self.n,
             k: self.k,
             tiles: self.tiles,
-            ks: BoundedIndices::new(self.ks, self.k).expect("positions were checked one by one"),
+            ks: BoundedIndices::new(self.ks, used.len()).expect("positions were checked one by one"),
+            used,
             values: self.values,
             order: DistinctRows::new(order, self.n).expect("rows were checked one by one"),
             first_row,
@@ -280,6 +285,17 @@ impl TilePlan {
         Ok(())
     }
 
+    fn check_rows(&self, t: usize, tile: &Tile, seen: &mut [bool]) -> Result<(), PlanError> {
+        for &row in &self.rows[tile.rows.start as usize..tile.rows.end as usize] {
+            match seen.get_mut(row as usize) {
+                None => return Err(PlanError::Row { tile: t, row, n: self.n }),
+                Some(true) => return Err(PlanError::RowTwice { tile: t, row }),
+                Some(s) => *s = true,
+            }
+        }
+        Ok(())
+    }
+
     fn check_kept(&self, t: usize, tile: &Tile) -> Result<(), PlanError> {
         let ks = &self.ks[tile.ks.start as usize..tile.ks.end as usize];
         if let Some(pair) = ks.windows(2).find(|p| p[0] >= p[1]) {
@@ -291,19 +307,55 @@ impl TilePlan {
         }
     }
 
-    /// A tile is worked in k blocks so that what it reads stays near: 256 kept positions of a 48-column panel fill a
-    /// 48 KiB L1 cache. A row-wise plan reads a block of X once per row, so there all of the block must fit, yet too
-    /// few kept positions a block would leave the time to loading and storing the sums.
-    fn k_block(&self, row_wise: bool) -> usize {
-        let kept: usize = self.tiles.iter().map(|t| t.ks.len()).sum();
-        let per_tile = (kept / self.tiles.len().max(1)).max(1);
-        let density = (self.k / per_tile).max(1);
-        let block = if row_wise { (32 * density).max(128) } else { 256 * density };
-        block.min(self.k.max(1))
+    /// Renumbers ks to count only the positions that some tile keeps, and returns those.
+    fn compact(&mut self) -> Vec<u32> {
+        let mut number = vec![u32::MAX; self.k];
+        for tile in &self.tiles {
+            for &p in &self.ks[tile.ks.start as usize..tile.ks.end as usize] {
+                number[p as usize] = 0;
+            }
+        }
+        let used: Vec<u32> = (0..self.k as u32).filter(|&p| number[p as usize] == 0).collect();
+        for (i, &p) in used.iter().enumerate() {
+            number[p as usize] = i as u32;
+        }
+        // A list entry that no tile reads may be anything; 0 is as good, but for a bound of 0 there is none to keep.
+        if used.is_empty() {
+            self.ks.clear();
+            self.tiles.iter_mut().for_each(|t| t.ks = 0..0);
+        }
+        for p in &mut self.ks {
+            *p = number.get(*p as usize).copied().filter(|&i| i != u32::MAX).unwrap_or(0);
+        }
+        used
     }
 
-    fn splits(&self, k_block: usize) -> Vec<u32> {
-        let blocks = self.k.div_ceil(k_block);
+    /// Cuts tall tiles, so that the sums of one stay in the L2 cache and threads can share its rows. A cut at a multiple
+    /// of [`ROW_BLOCK`] leaves the values where they are.
+    fn cut_tall_tiles(&mut self) {
+        let cut = |tile: &Tile| {
+            let (rows, kept, values) = (tile.rows.clone(), tile.ks.clone(), tile.values);
+            rows.clone().step_by(TILE_ROWS).map(move |start| Tile {
+                rows: start..rows.end.min(start + TILE_ROWS as u32),
+                ks: kept.clone(),
+                values: values + (start - rows.start) as usize * kept.len(),
+            })
+        };
+        self.tiles = self.tiles.iter().flat_map(cut).collect();
+    }
+
+    /// A tile is worked in k blocks so that what it reads stays near: 256 kept positions of a 48-column panel fill a
+    /// 48 KiB L1 cache. A row-wise plan wants all rows of X in its block there, 128 of a 64-column panel, yet with few
+    /// kept positions a block the time goes to loading and storing sums; 64 positions from L2 are the better end.
+    fn k_block(&self, row_wise: bool, used: usize) -> usize {
+        let kept: usize = self.tiles.iter().map(|t| t.ks.len()).sum();
+        let per_tile = (kept / self.tiles.len().max(1)).max(1);
+        let block = if row_wise { (64 * used / per_tile).max(128) } else { 256 * used / per_tile };
+        block.clamp(1, used.max(1))
+    }
+
+    fn splits(&self, k_block: usize, used: usize) -> Vec<u32> {
+        let blocks = used.div_ceil(k_block);
         let mut splits = Vec::with_capacity(self.tiles.len() * (blocks + 1));
         for tile in &self.tiles {
             let ks = &self.ks[tile.ks.start as usize..tile.ks.end as usize];
@@ -334,7 +386,7 @@ impl ValidPlan {
         self.values.dtype()
     }
 
-    /// The tiles.
+    /// The tiles as they run: tall ones of the [`TilePlan`] cut.
     pub fn tiles(&self) -> &[Tile] {
         &self.tiles
     }
@@ -345,7 +397,7 @@ impl ValidPlan {
     }
 
     pub(super) fn k_blocks(&self) -> usize {
-        self.k.div_ceil(self.k_block)
+        self.used.len().div_ceil(self.k_block)
     }
 
     /// The part of tile `t`'s ks, counted within the tile, that lies in k block `b`.

@@ -239,6 +239,7 @@ struct Raw {
     kept: usize,
     sums: *mut f32,
     sum_stride: usize,
+    fresh: bool,
 }
 
 /// `ROWS` x `VECTORS * 16` sums in registers. One row alone takes every second position into a second set of sums, as
@@ -250,8 +251,14 @@ struct Raw {
 unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(r: Raw) {
     // SAFETY: the caller's bounds cover every position below.
     unsafe {
-        let mut acc: [[V; VECTORS]; ROWS] =
-            std::array::from_fn(|i| std::array::from_fn(|v| V::load(r.sums.add(i * r.sum_stride + v * LANES))));
+        let mut acc = [[V::splat(0.0); VECTORS]; ROWS];
+        if !r.fresh {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                for (v, acc) in acc.iter_mut().enumerate() {
+                    *acc = V::load(r.sums.add(i * r.sum_stride + v * LANES));
+                }
+            }
+        }
         let mut t = 0;
         if ROWS == 1 {
             let mut odd = [V::splat(0.0); VECTORS];
@@ -373,7 +380,8 @@ macro_rules! sized {
 }
 
 /// `sums[i * sum_stride + c] += sum over t of weights(i, t) * panel[ks[t] * 16 * vectors + c]` for all rows i of
-/// `weights` and c in `0..16 * vectors`, the sum taken in the order of t.
+/// `weights` and c in `0..16 * vectors`; `fresh` sums count as zeros before, whatever they hold. Nothing is written when
+/// `ks` is empty.
 ///
 /// # Panics
 /// When a slice is too short or the sizes are past those of [`Isa::max_rows`] and [`Isa::panel_vectors`].
@@ -384,8 +392,8 @@ pub(super) fn accumulate(
     ks: Bounded<'_>,
     panel: &[f32],
     vectors: usize,
-    sums: &mut [f32],
-    sum_stride: usize,
+    (sums, sum_stride): (&mut [f32], usize),
+    fresh: bool,
 ) {
     let (rows, kept) = (weights.rows, ks.indices.len());
     if rows == 0 || kept == 0 {
@@ -402,6 +410,7 @@ pub(super) fn accumulate(
         kept,
         sums: sums.as_mut_ptr(),
         sum_stride,
+        fresh,
     };
     in_isa!(
         isa,
@@ -416,6 +425,75 @@ pub(super) fn accumulate(
         ),
         sized!(tile, x86::Pair, raw, (rows, vectors), (1, 1)(2, 1)(3, 1)(4, 1)(5, 1)(6, 1)(1, 2)(2, 2)),
         sized!(tile, [f32; LANES], raw, (rows, vectors), (1, 1)(2, 1))
+    );
+}
+
+/// One row of W on its own: its weights, their positions, and which row of the sums is its.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub weights: &'a [f32],
+    pub ks: Bounded<'a>,
+    pub at: usize,
+}
+
+/// [`accumulate`] for rows that share no positions: one call for many, since a row in a k block has so few weights that
+/// the way into the kernel would cost as much as they do. A row without positions gets zeros if `fresh`.
+///
+/// # Panics
+/// As [`accumulate`].
+pub(super) fn accumulate_rows(
+    isa: Isa,
+    rows: &[Row<'_>],
+    panel: &[f32],
+    vectors: usize,
+    (sums, stride): (&mut [f32], usize),
+    fresh: bool,
+) {
+    /// # Safety
+    /// The instruction set of `V` exists.
+    #[inline(always)]
+    unsafe fn each<V: Lanes, const VECTORS: usize>(
+        rows: &[Row<'_>],
+        panel: &[f32],
+        sums: &mut [f32],
+        stride: usize,
+        fresh: bool,
+    ) {
+        for row in rows {
+            let kept = row.ks.indices.len();
+            assert!(row.weights.len() >= kept && panel.len() >= row.ks.bound * VECTORS * LANES);
+            let raw = Raw {
+                weights: row.weights.as_ptr(),
+                weight_stride: 1,
+                panel: panel.as_ptr(),
+                ks: row.ks.indices.as_ptr(),
+                kept,
+                sums: sums[row.at * stride..][..VECTORS * LANES].as_mut_ptr(),
+                sum_stride: stride,
+                fresh,
+            };
+            // SAFETY: the weights, the panel and the sums were just checked for one row and these vectors.
+            unsafe { tile::<V, 1, VECTORS>(raw) }
+        }
+    }
+    in_isa!(
+        isa,
+        |rows: &[Row<'_>], panel: &[f32], vectors: usize, sums: &mut [f32], stride: usize, fresh: bool| match vectors {
+            1 => each::<std::arch::x86_64::__m512, 1>(rows, panel, sums, stride, fresh),
+            2 => each::<std::arch::x86_64::__m512, 2>(rows, panel, sums, stride, fresh),
+            3 => each::<std::arch::x86_64::__m512, 3>(rows, panel, sums, stride, fresh),
+            4 => each::<std::arch::x86_64::__m512, 4>(rows, panel, sums, stride, fresh),
+            _ => unreachable!("panels are no wider"),
+        },
+        match vectors {
+            1 => each::<x86::Pair, 1>(rows, panel, sums, stride, fresh),
+            2 => each::<x86::Pair, 2>(rows, panel, sums, stride, fresh),
+            _ => unreachable!("panels are no wider"),
+        },
+        match vectors {
+            1 => each::<[f32; LANES], 1>(rows, panel, sums, stride, fresh),
+            _ => unreachable!("panels are no wider"),
+        }
     );
 }
 
@@ -436,6 +514,7 @@ pub(super) fn sum_rows(isa: Isa, weights: &[f32], ks: Bounded<'_>, x: &[f32], co
         kept,
         sums: sums.as_mut_ptr(),
         sum_stride: LANES,
+        fresh: false,
     };
     // Several sets of sums where few columns alone would wait for each FMA's result.
     let sets = match cols {
@@ -499,6 +578,79 @@ vectorised! {
             *o = bf16::from_bits(if f.is_nan() { nan } else { even } as u16);
         });
     }
+}
+
+/// Where columns of X lie and which of its rows are wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a, T> {
+    /// From the first wanted column of row 0 on.
+    pub from: &'a [T],
+    pub stride: usize,
+    pub rows: &'a [u32],
+    pub cols: usize,
+}
+
+/// Copies `x` to `out`, each row widened and padded with zeros to `width`.
+#[inline(always)]
+fn pack<T: Copy>(x: Columns<'_, T>, width: usize, out: &mut [f32], widen: impl Fn(&[T], &mut [f32])) {
+    /// A width known to the compiler becomes a few vector moves.
+    #[inline(always)]
+    fn whole<T: Copy, const WIDTH: usize>(x: Columns<'_, T>, out: &mut [f32], widen: impl Fn(&[T], &mut [f32])) {
+        for (&r, out) in x.rows.iter().zip(out.chunks_exact_mut(WIDTH)) {
+            widen(&x.from[r as usize * x.stride..][..WIDTH], out);
+        }
+    }
+    match x.cols {
+        48 if width == 48 => whole::<T, 48>(x, out, widen),
+        64 if width == 64 => whole::<T, 64>(x, out, widen),
+        16 if width == 16 => whole::<T, 16>(x, out, widen),
+        _ => {
+            for (&r, out) in x.rows.iter().zip(out.chunks_exact_mut(width)) {
+                let (valid, pad) = out.split_at_mut(x.cols);
+                widen(&x.from[r as usize * x.stride..][..x.cols], valid);
+                pad.fill(0.0);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen_loop<T: Copy>(from: &[T], out: &mut [f32], widen: impl Fn(T) -> f32) {
+    out.iter_mut().zip(from).for_each(|(o, f)| *o = widen(*f));
+}
+
+/// [`pack`] for f32.
+pub(super) fn pack_f32(isa: Isa, x: Columns<'_, f32>, width: usize, out: &mut [f32]) {
+    in_isa!(
+        isa,
+        |x: Columns<'_, f32>, width: usize, out: &mut [f32]| pack(x, width, out, |f, o| o.copy_from_slice(f)),
+        pack(x, width, out, |f, o| o.copy_from_slice(f)),
+        pack(x, width, out, |f, o| o.copy_from_slice(f))
+    );
+}
+
+/// [`pack`] for bf16.
+pub(super) fn pack_bf16(isa: Isa, x: Columns<'_, bf16>, width: usize, out: &mut [f32]) {
+    #[inline(always)]
+    fn body(x: Columns<'_, bf16>, width: usize, out: &mut [f32]) {
+        pack(x, width, out, |f, o| widen_loop(f, o, |f| f32::from_bits(u32::from(f.to_bits()) << 16)));
+    }
+    in_isa!(
+        isa,
+        |x: Columns<'_, bf16>, width: usize, out: &mut [f32]| body(x, width, out),
+        body(x, width, out),
+        body(x, width, out)
+    );
+}
+
+/// [`pack`] for f16.
+pub(super) fn pack_f16(isa: Isa, x: Columns<'_, f16>, width: usize, out: &mut [f32]) {
+    in_isa!(
+        isa,
+        |x: Columns<'_, f16>, width: usize, out: &mut [f32]| pack(x, width, out, |f, o| widen_f16_x8(f, o)),
+        pack(x, width, out, |f, o| widen_f16_x8(f, o)),
+        pack(x, width, out, |f, o| widen_loop(f, o, |f| f.to_f32_const()))
+    );
 }
 
 /// `out[i] = from[i]`.

@@ -171,7 +171,8 @@ fn check(rng: &mut StdRng, case: &Case, m: usize, gap: usize, ops: &[&str], thre
 #[test]
 fn random_tiles_match_reference() {
     let mut rng = StdRng::seed_from_u64(1);
-    let heights: [&[usize]; 6] = [&[128, 64, 7], &[1; 90], &[16, 16, 3, 1, 40], &[200], &[], &[33, 1, 1, 2, 17, 5]];
+    let heights: [&[usize]; 6] =
+        [&[128, 64, 7, 150], &[1; 90], &[16, 16, 3, 1, 40], &[200], &[], &[33, 1, 1, 2, 17, 5]];
     for (i, &(k, m)) in
         [(1, 1), (3, 3), (17, 17), (130, 1), (300, 2), (64, 8), (65, 9), (130, 130), (40, 1000), (257, 49), (1000, 5)]
             .iter()
