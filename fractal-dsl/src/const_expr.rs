@@ -24,12 +24,16 @@ pub(crate) fn evaluate(tokens: &TokenStream, lookup: &dyn Fn(&str) -> Option<usi
     let value = evaluator.binary(&mut cursor, 0);
     match value {
         Err(Stop::Wrong(why)) => Value::Wrong(why),
-        Ok(_) if !cursor.is_empty() => Value::Opaque,
+        Ok(Some(value)) if cursor.is_empty() => Value::Known(value),
+        _ if syn::parse2::<syn::Expr>(tokens.clone()).is_err() => Value::Wrong("is no expression"),
         Err(Stop::Opaque) => Value::Opaque,
-        Ok(Some(value)) => Value::Known(value),
-        Ok(None) => Value::Unbound(evaluator.unbound),
+        Ok(_) if !cursor.is_empty() => Value::Opaque,
+        Ok(_) => Value::Unbound(evaluator.unbound),
     }
 }
+
+/// Types that a whole number may name.
+const SUFFIXES: [&str; 12] = ["usize", "isize", "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128"];
 
 enum Stop {
     Opaque,
@@ -69,10 +73,11 @@ impl Evaluator<'_> {
         match cursor.advance() {
             Some(TokenTree::Literal(literal)) => {
                 let text = literal.to_string();
-                match whole(text.strip_suffix("usize").unwrap_or(&text)) {
+                let suffix = SUFFIXES.iter().find_map(|suffix| text.strip_suffix(suffix));
+                match whole(suffix.unwrap_or(&text)) {
                     Some(Ok(value)) => Ok(Some(value)),
                     Some(Err(())) => Err(Stop::Wrong("does not fit 64 bits")),
-                    None => Err(Stop::Opaque),
+                    None => Err(Stop::Wrong("is no whole number")),
                 }
             }
             Some(TokenTree::Ident(ident)) => {
@@ -174,6 +179,7 @@ mod tests {
         assert_eq!(value("HEADS * DIM * HEADS"), Value::Unbound(vec!["HEADS".into(), "DIM".into()]));
         assert_eq!(value("width(3)"), Value::Opaque);
         assert_eq!(value("4 as usize"), Value::Opaque);
+        assert_eq!(value("4.5"), Value::Wrong("is no whole number"));
         assert_eq!(value("1 - 2"), Value::Wrong("is less than 0"));
         assert_eq!(value("1 / 0"), Value::Wrong("divides by 0"));
         assert_eq!(value("1 << 64"), Value::Wrong("does not fit 64 bits"));

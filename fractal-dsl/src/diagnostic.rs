@@ -179,8 +179,11 @@ impl Errors {
 
     /// The errors of `source` in its own order, each with line and column.
     pub fn into_diagnostics(self, source: &str) -> Diagnostics {
-        let mut list: Vec<Diagnostic> =
-            self.0.into_iter().map(|report| Diagnostic { place: report.at.place(), ..*report.diagnostic }).collect();
+        let mut list: Vec<Diagnostic> = self
+            .0
+            .into_iter()
+            .map(|report| Diagnostic { place: report.at.place().or(report.diagnostic.place), ..*report.diagnostic })
+            .collect();
         list.sort_by_key(|diagnostic| diagnostic.place);
         Diagnostics { source: source.to_owned(), list }
     }

@@ -194,6 +194,13 @@ impl Checker<'_> {
         for index in &access.index {
             let dimension = Dimension::ALL.into_iter().find(|&dimension| *self.axes.of(dimension) == index.text);
             match dimension {
+                Some(Dimension::K) if !self.operands.is_declared(name) => {
+                    let names = [self.axes.n.as_str(), self.axes.m.as_str()];
+                    let error = Diagnostic::new(format!("index `{}` is summed over", index.text))
+                        .expected(quoted(names, "or"))
+                        .found(format!("`{}`", index.text));
+                    return self.wrong(error.help("an epilogue sees only the sum"), index.at);
+                }
                 Some(dimension) => shape.push(dimension),
                 None if self.operands.axes.is_none() || self.ast.lost.contains(&index.text) => return Value::Wrong,
                 None => {

@@ -103,6 +103,7 @@ pub fn check(ast: &Ast, options: Options<'_>, errors: &mut Errors) -> Option<Pro
 fn dims(ast: &Ast, options: Options<'_>, errors: &mut Errors) -> Dims {
     let mut found: [Option<&DimDecl>; 3] = [None; 3];
     for decl in &ast.dims {
+        let meant = Dimension::from_name(&decl.name.text.to_uppercase());
         let Some(dimension) = Dimension::from_name(&decl.name.text) else {
             let help = did_you_mean(&decl.name.text, Dimension::ALL.map(Dimension::name));
             errors.push(
@@ -112,6 +113,9 @@ fn dims(ast: &Ast, options: Options<'_>, errors: &mut Errors) -> Dims {
                     .maybe_help(help)
                     .at(decl.name.at),
             );
+            if let Some(meant) = meant {
+                found[meant as usize].get_or_insert(decl);
+            }
             continue;
         };
         if found[dimension as usize].replace(decl).is_some() {

@@ -218,8 +218,10 @@ fn contract(
     };
     let target = find(&contraction.target);
     let [first, second] = contraction.factors.each_ref().map(&mut find);
-    let (target, first, second) = (target?, first?, second?);
-    if target.role != Role::Output {
+    let (first, second) = (first?, second?);
+    if let Some(target) = target
+        && target.role != Role::Output
+    {
         let error = Diagnostic::new("the contraction does not write the output").expected("the `output` operand");
         errors.push(error.found(format!("`{}`", target.operand.name)).at(contraction.target.name.at));
         return None;
@@ -246,7 +248,7 @@ fn contract(
         return None;
     }
     let place = inputs.iter().position(|declared| declared.operand.name == input.operand.name);
-    let accesses = [(weight, weight_access), (input, input_access), (target, &contraction.target)];
+    let accesses = [(weight, weight_access), (input, input_access), (target?, &contraction.target)];
     operands.axes = bind_indices(&accesses, errors);
     place
 }

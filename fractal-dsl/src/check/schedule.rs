@@ -35,9 +35,9 @@ pub(super) fn check(
         ragged: false,
     };
     let directives = primitives.iter().filter_map(|primitive| checker.primitive(primitive)).collect();
-    let Checker { scope, illegal, tiles, tensorize, errors, .. } = checker;
+    let Checker { scope, illegal, tiles, tensorize, ragged, errors, .. } = checker;
     if let Some(statement) = tensorize {
-        tensorize::check(&statement, &scope, operands, &tiles, &illegal, errors);
+        tensorize::check(&statement, &scope, operands, &tiles, &illegal, ragged, errors);
     }
     directives
 }
@@ -86,6 +86,7 @@ impl Checker<'_> {
             Op::Permute { axis } => {
                 let at = self.scope.require(axis, "permute", self.errors)?;
                 self.not_ragged(at, "permute", axis)?;
+                self.replaced(&[axis]);
                 Some(Directive::Permute { axis: axis.text.clone() })
             }
             Op::Tile { axis, size } => self.tile(axis, *size),
@@ -211,6 +212,12 @@ impl Checker<'_> {
         fresh
     }
 
+    fn replaced(&mut self, names: &[&Name]) {
+        for illegal in &mut self.illegal {
+            names.iter().for_each(|name| illegal.replaced(&name.text));
+        }
+    }
+
     fn poison<T>(&mut self, names: &[&Name]) -> Option<T> {
         for name in names {
             self.scope.poison(name);
@@ -232,8 +239,10 @@ impl Checker<'_> {
         first.ragged = parent.ragged;
         let mut second = Loop::new(&inner.text, parent.kind, Some(parent.len.map_or(by, |len| by.min(len))));
         second.inner = true;
+        (first.counts_ragged, second.counts_ragged) = (parent.counts_ragged, parent.counts_ragged);
         self.scope.order.splice(at..=at, [first, second]);
         self.scope.lineage.end(&axis.text, "split", &[&outer.text, &inner.text]);
+        self.replaced(&[axis]);
         Some(Directive::Split {
             axis: axis.text.clone(),
             factor: factor.value,
@@ -251,7 +260,7 @@ impl Checker<'_> {
             self.errors.push(error.at(b.at));
             return self.poison(&[out]);
         }
-        let smooth = [(first, a), (second, b)].map(|(place, name)| self.not_ragged(place, "join", name).is_some());
+        let smooth = [(first, a), (second, b)].map(|(place, name)| self.unrelated_to_ragged(place, "join", name));
         if !fresh || smooth != [true, true] {
             return self.poison(&[out]);
         }
@@ -271,6 +280,7 @@ impl Checker<'_> {
         self.scope.order.remove(second);
         self.scope.lineage.end(&a.text, "join", &[&out.text]);
         self.scope.lineage.end(&b.text, "join", &[&out.text]);
+        self.replaced(&[a, b]);
         if kind == AxisKind::Mixed {
             let direct = x.kind != AxisKind::Mixed && y.kind != AxisKind::Mixed;
             self.illegal.push(Illegal::Join { out: out.text.clone(), direct, at });
@@ -317,6 +327,20 @@ impl Checker<'_> {
         self.wrong(error, name.at)
     }
 
+    /// The loop is neither ragged nor one of the regions that a ragged loop is counted for.
+    fn unrelated_to_ragged(&mut self, place: usize, op: &str, name: &Name) -> bool {
+        if self.scope.order[place].counts_ragged {
+            let error =
+                Diagnostic::new(format!("each iteration of `{}` has its own count of a ragged loop", name.text))
+                    .expected(format!("another loop for `{op}`"))
+                    .found(format!("`{}`", name.text))
+                    .help(format!("write the `{op}` before the ragged skip"));
+            self.errors.push(error.at(name.at));
+            return false;
+        }
+        self.not_ragged(place, op, name).is_some()
+    }
+
     fn skip(&mut self, axis: &Name, per: Option<&[Name]>, keep: Keep, keep_at: At, at: At) -> Option<Directive> {
         let place = self.scope.require(axis, "skip", self.errors);
         let mut region: Vec<usize> = Vec::new();
@@ -343,7 +367,9 @@ impl Checker<'_> {
             self.errors.push(error.at(name.at));
         }
         let place = place?;
-        self.not_ragged(place, "skip", axis)?;
+        if !self.unrelated_to_ragged(place, "skip", axis) {
+            return None;
+        }
         if per.is_none() {
             region = (0..place).collect();
         }
@@ -362,6 +388,9 @@ impl Checker<'_> {
         let skips_all = region.is_empty();
         for illegal in &mut self.illegal {
             illegal.used(&axis.text, skips_all, region.iter().map(|&p| self.scope.order[p].name.as_str()));
+        }
+        if ragged {
+            region.iter().for_each(|&p| self.scope.order[p].counts_ragged = true);
         }
         let mut kept_loop = self.scope.order.remove(place);
         kept_loop.len = kept;
@@ -389,7 +418,11 @@ impl Checker<'_> {
                     let error = Diagnostic::new(format!("`{}` has {len} iterations", axis.text))
                         .expected(format!("a loop of {of} for `{kept} of {of}`"))
                         .found(format!("{len}"))
-                        .help(format!("split it first: `let (outer, inner) = split({}, {of});`", axis.text));
+                        .help(if len > of {
+                            format!("split it first: `let (outer, inner) = split({}, {of});`", axis.text)
+                        } else {
+                            "a ratio such as `50%` fits any length".to_owned()
+                        });
                     return self.wrong(error, at);
                 }
                 (kept, Some(of))
@@ -402,7 +435,9 @@ impl Checker<'_> {
         if let Some(most) = most
             && count > most
         {
-            let error = out_of_range(format!("at most {most}, the iterations of `{}`", axis.text), count.to_string());
+            let all = if matches!(keep, Keep::RaggedCount(_)) { " in all regions" } else { "" };
+            let expected = format!("at most {most}, the iterations of `{}`{all}", axis.text);
+            let error = out_of_range(expected, count.to_string());
             return self.wrong(error, at);
         }
         if matches!(keep, Keep::RaggedCount(_)) { len } else { Some(count) }

@@ -17,6 +17,8 @@ pub(super) struct Loop {
     pub len: Option<usize>,
     /// Each region has its own count.
     pub ragged: bool,
+    /// It counts the regions of a ragged loop.
+    pub counts_ragged: bool,
     /// What the last skip of it kept, of how many.
     pub kept: Option<(Option<usize>, Option<usize>)>,
     /// It is the inner loop of a split.
@@ -25,7 +27,7 @@ pub(super) struct Loop {
 
 impl Loop {
     pub fn new(name: &str, kind: AxisKind, len: Option<usize>) -> Loop {
-        Loop { name: name.to_owned(), kind, len, ragged: false, kept: None, inner: false }
+        Loop { name: name.to_owned(), kind, len, ragged: false, counts_ragged: false, kept: None, inner: false }
     }
 }
 
@@ -78,7 +80,7 @@ impl<'a> Scope<'a> {
             return Some(position);
         }
         if self.is_m(&name.text) {
-            errors.push(m_error(op, &name.text).at(name.at));
+            errors.push(self.m_error(op).at(name.at));
         } else if let Some(end) = self.lineage.get(&name.text) {
             let left: Vec<&str> = self.lineage.descendants(&name.text, self.live());
             errors.push(gone(&name.text, end, &left).at(name.at));
@@ -94,7 +96,7 @@ impl<'a> Scope<'a> {
             return Some(self.family(&name.text));
         }
         if self.is_m(&name.text) {
-            errors.push(m_error(op, &name.text).at(name.at));
+            errors.push(self.m_error(op).at(name.at));
         } else {
             self.unknown(name, errors);
         }
@@ -144,23 +146,24 @@ impl<'a> Scope<'a> {
     pub fn poison(&mut self, name: &Name) {
         self.poisoned.push(name.text.clone());
     }
-}
 
-/// The axis m in a primitive of the pattern.
-fn m_error(op: &str, m: &str) -> Diagnostic {
-    let (message, help) = match op {
-        "skip" => (
-            format!("`{m}` is an axis of dense operands and cannot be skipped"),
-            "only the weight is sparse: skip a loop of n or k".to_owned(),
-        ),
-        "per" => (
-            format!("`{m}` is no axis of the weight"),
-            "one pattern serves all tokens: name loops of n and k".to_owned(),
-        ),
-        _ => (
-            format!("`{m}` is no loop of the weight"),
-            format!("to choose the kernel's tile of tokens, write `tile({m}, 128)`"),
-        ),
-    };
-    Diagnostic::new(message).expected("a loop of n or k").found(format!("`{m}`")).help(help)
+    /// The axis m in a primitive of the pattern.
+    fn m_error(&self, op: &str) -> Diagnostic {
+        let AxisNames { m, n, k } = &self.axes;
+        let loops = format!("a loop of `{n}` or `{k}`");
+        let (message, help) = match op {
+            "skip" => (
+                format!("`{m}` is an axis of dense operands and cannot be skipped"),
+                format!("only the weight is sparse: skip {loops}"),
+            ),
+            "per" => {
+                (format!("`{m}` is no axis of the weight"), "one pattern serves all tokens; leave it out".to_owned())
+            }
+            _ => (
+                format!("`{m}` is no loop of the weight"),
+                format!("to choose the kernel's tile of tokens, write `tile({m}, 128)`"),
+            ),
+        };
+        Diagnostic::new(message).expected(loops).found(format!("`{m}`")).help(help)
+    }
 }

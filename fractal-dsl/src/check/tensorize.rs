@@ -26,10 +26,19 @@ impl Illegal {
             Illegal::Join { out, direct: true, at } if out == axis && skips_all => {
                 *self = Illegal::Threshold { out: std::mem::take(out), at: *at };
             }
-            Illegal::Threshold { out, at } if region.any(|name| name == out) => {
+            Illegal::Threshold { out, at } if out == axis || region.any(|name| name == out) => {
                 *self = Illegal::Join { out: std::mem::take(out), direct: false, at: *at };
             }
             _ => {}
+        }
+    }
+
+    /// Takes note that another primitive replaces `axis`: only a loop that stays can be one threshold.
+    pub fn replaced(&mut self, axis: &str) {
+        if let Illegal::Join { out, at, .. } | Illegal::Threshold { out, at } = self
+            && out == axis
+        {
+            *self = Illegal::Join { out: std::mem::take(out), direct: false, at: *at };
         }
     }
 }
@@ -113,6 +122,7 @@ pub(super) fn check(
     operands: &Operands,
     tiles: &[Number],
     illegal: &[Illegal],
+    ragged: bool,
     errors: &mut Errors,
 ) {
     let Statement { loops, intrinsic, intrinsic_at } = statement;
@@ -164,15 +174,17 @@ pub(super) fn check(
         two_of_four(*intrinsic, scope, *intrinsic_at, errors);
     }
     if intrinsic.is_tensor_core() {
+        // A pattern has one ragged loop, which a threshold over joined rows and columns becomes.
+        let mut may_be_ragged = !ragged;
         for illegal in illegal {
             let (message, at) = match illegal {
-                Illegal::Join { at, .. } => {
+                Illegal::Threshold { .. } if std::mem::take(&mut may_be_ragged) => continue,
+                Illegal::Join { at, .. } | Illegal::Threshold { at, .. } => {
                     ("a join of a spatial and a reduction loop does not run on tensor cores", at)
                 }
                 Illegal::Skip { at } => {
                     ("a spatial loop skipped inside a reduction loop does not run on tensor cores", at)
                 }
-                Illegal::Threshold { .. } => continue,
             };
             let help = "reorder the regions, or drop `tensorize`: the pattern still prunes, and runs on the CPU \
                         and through a cover";

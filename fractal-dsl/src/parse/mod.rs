@@ -11,7 +11,7 @@ mod schedule;
 
 use crate::ast::{Access, Ast, Contraction, DimDecl, DimValue, Epilogue, Name, OperandDecl, Role, Statement};
 use crate::cursor::{Cursor, MAX_DEPTH, Parse, too_deep, tree_at};
-use crate::diagnostic::{At, Diagnostic, Errors, did_you_mean};
+use crate::diagnostic::{At, Diagnostic, Errors, Place, did_you_mean};
 use crate::directive::PRIMITIVES;
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use std::str::FromStr;
@@ -26,10 +26,36 @@ pub(crate) fn tokens(source: &str, errors: &mut Errors) -> Option<TokenStream> {
             let diagnostic = Diagnostic::new("the text cannot be read as tokens")
                 .expected("balanced brackets, closed strings and Rust tokens")
                 .help("look for a bracket that is not closed or a stray character from here on");
-            errors.push(diagnostic.at(error.span().into()));
+            let place = unbalanced(source);
+            errors.push(Diagnostic { place, ..diagnostic }.at(error.span().into()));
             None
         }
     }
+}
+
+/// The first bracket that closes nothing, or the last one that is never closed, comments and strings aside.
+fn unbalanced(source: &str) -> Option<Place> {
+    let mut open: Vec<(char, Place)> = Vec::new();
+    for (number, line) in source.lines().enumerate() {
+        let mut in_string = false;
+        let mut before = ' ';
+        for (column, c) in line.chars().enumerate() {
+            let (line, column) = (number + 1, column + 1);
+            let place = Place { line, column, end_line: line, end_column: column + 1 };
+            match c {
+                '"' if before != '\\' => in_string = !in_string,
+                _ if in_string => {}
+                '/' if before == '/' => break,
+                '(' => open.push((')', place)),
+                '[' => open.push((']', place)),
+                '{' => open.push(('}', place)),
+                ')' | ']' | '}' if open.pop().is_none_or(|(close, _)| close != c) => return Some(place),
+                _ => {}
+            }
+            before = c;
+        }
+    }
+    open.pop().map(|(_, place)| place)
 }
 
 /// Parses a whole `gemm`, in item form or expression form. What is missing or malformed is noted in `errors`; `None`
@@ -161,6 +187,9 @@ fn header(cursor: &mut Cursor, errors: &mut Errors) -> Parse<(Vec<DimDecl>, At)>
             value = dim_value(cursor, &name, errors);
         }
         dims.push(DimDecl { name, value });
+        if cursor.is_empty() || cursor.is_group(0, Delimiter::Brace) {
+            return Err(cursor.error("the header is not closed", "`>`"));
+        }
         if !cursor.is_punct(0, '>') && !cursor.eat(",") {
             return Err(cursor.error("the header has no comma here", "`,`, `>` or `= <value>`"));
         }

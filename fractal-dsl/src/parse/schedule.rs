@@ -95,11 +95,14 @@ fn call(cursor: &mut Cursor, name: &str) -> Parse<(At, Cursor)> {
         "this primitive does not make the loops that are bound",
         "`let (outer, inner) = split(…)` or `let joined = join(…)`",
     );
-    let keeps_name = ["skip", "permute"].iter().any(|word| cursor.is_word(0, word));
-    Err(if keeps_name {
-        report.help("after `skip` and `permute` a loop keeps its name; drop the `let`")
-    } else {
-        report
+    let word = cursor.peek(0).map(ToString::to_string).unwrap_or_default();
+    let help = match word.as_str() {
+        "skip" | "permute" => Some("after `skip` and `permute` a loop keeps its name; drop the `let`".to_owned()),
+        _ => did_you_mean(&word, ["split", "join"]),
+    };
+    Err(match help {
+        Some(help) => report.help(help),
+        None => report,
     })
 }
 
