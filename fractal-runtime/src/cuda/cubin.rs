@@ -266,6 +266,23 @@ ptxas info    : Used 12 registers, used 1 barriers, 256 bytes smem
         }
     }
 
+    #[test]
+    fn kernels_and_parameters_are_read_from_the_file() {
+        let cubin = crate::cuda::testing::empty_cubin("gemm", LOG);
+        let gemm = KernelInfo { name: "gemm".into(), parameters: vec![8], ..KernelInfo::default() };
+        assert_eq!(cubin.kernels(), [gemm]);
+        let error = cubin.kernel("gem").unwrap_err();
+        assert_eq!(error, CudaError::NoKernel { name: "gem".into(), present: vec!["gemm".into()] });
+    }
+
+    #[test]
+    fn an_image_that_is_cut_off_is_an_error() {
+        let whole = crate::cuda::testing::empty_cubin("gemm", "").bytes().to_vec();
+        for len in 0..whole.len() {
+            assert!(Cubin::new(whole[..len].to_vec(), String::new()).is_err(), "{len} of {} bytes", whole.len());
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn damaged_images_never_panic(mut bytes in proptest::collection::vec(0u8.., 64..512)) {
