@@ -50,17 +50,26 @@ impl Places {
         let mut versions = children(Path::new("/usr/local"), |name| name.starts_with("cuda-"));
         versions.reverse();
         roots.extend(versions);
-        for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path) {
-            let pythons = children(&environment.join("lib"), |name| name.starts_with("python3"));
-            roots.extend(pythons.into_iter().map(|python| python.join("site-packages")));
-            roots.push(environment);
-        }
         roots.extend(list("PYTHONPATH"));
+        // Where pip installs to: the environment that is active, the one of the first python3, and the user's own.
+        let first_python = list("PATH").into_iter().find(|folder| folder.join("python3").is_file());
+        let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path);
+        let prefixes = prefixes.chain(first_python.and_then(|bin| Some(bin.parent()?.to_path_buf())));
+        for prefix in prefixes.chain(path("HOME").map(|home| home.join(".local"))) {
+            for lib in ["lib", "local/lib"] {
+                let pythons = children(&prefix.join(lib), |name| name.starts_with("python3"));
+                let packages = pythons.iter().flat_map(|python| ["site", "dist"].map(|kind| (python, kind)));
+                roots.extend(packages.map(|(python, kind)| python.join(format!("{kind}-packages"))));
+            }
+            roots.push(prefix);
+        }
+        // The usual place is named in a message even if it is not there.
+        roots.retain(|root| root.is_dir() || root == Path::new("/usr/local/cuda"));
         Places {
             explicit: path("FRACTAL_NVRTC"),
             include: path("FRACTAL_CUDA_INCLUDE"),
             early: list("LD_LIBRARY_PATH"),
-            roots: roots.into_iter().filter(|root| !root.as_os_str().is_empty()).collect(),
+            roots,
         }
     }
 }
@@ -95,36 +104,36 @@ fn nvrtc_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What to try, in order: paths of files that exist, and short names that the loader resolves; and, for a message, every
-/// folder that was searched.
+/// What to try, in order: paths of files that exist, and short names that the loader resolves; and, for a message, the
+/// folders and roots that were searched.
 pub(crate) fn nvrtc_candidates(places: &Places) -> (Vec<PathBuf>, Vec<String>) {
     let mut candidates = Vec::new();
     let mut looked = Vec::new();
-    let mut search = |folder: PathBuf, candidates: &mut Vec<PathBuf>| {
-        looked.push(folder.join("libnvrtc.so*").display().to_string());
-        candidates.extend(nvrtc_in(&folder));
-    };
     if let Some(explicit) = &places.explicit {
+        looked.push(format!("{} (FRACTAL_NVRTC)", explicit.display()));
         if explicit.is_dir() {
-            search(explicit.clone(), &mut candidates);
-            BELOW_ROOT.iter().for_each(|below| search(explicit.join(below), &mut candidates));
+            candidates.extend(nvrtc_in(explicit));
+            candidates.extend(BELOW_ROOT.iter().flat_map(|below| nvrtc_in(&explicit.join(below))));
         } else {
-            looked.push(format!("{} (FRACTAL_NVRTC)", explicit.display()));
             candidates.push(explicit.clone());
         }
         return (candidates, looked);
     }
-    places.early.iter().for_each(|folder| search(folder.clone(), &mut candidates));
+    for folder in &places.early {
+        looked.push(folder.display().to_string());
+        candidates.extend(nvrtc_in(folder));
+    }
     let short = if cfg!(windows) {
         ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64.dll"]
     } else {
         ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
     };
     candidates.extend(short.iter().map(PathBuf::from));
+    looked.extend(short.iter().map(|name| name.to_string()));
     for root in &places.roots {
-        BELOW_ROOT.iter().for_each(|below| search(root.join(below), &mut candidates));
+        looked.push(root.display().to_string());
+        candidates.extend(BELOW_ROOT.iter().flat_map(|below| nvrtc_in(&root.join(below))));
     }
-    looked.splice(places.early.len()..places.early.len(), short.iter().map(|name| name.to_string()));
     (candidates, looked)
 }
 
@@ -145,7 +154,10 @@ pub(crate) fn load_nvrtc(path: &Path) -> Result<&'static Library, String> {
 fn load(path: &Path) -> Result<Library, String> {
     // SAFETY: loading runs the library's initialisers. Only names of NVIDIA's driver and compiler are passed, or a path
     // that the user names in FRACTAL_NVRTC.
-    unsafe { Library::new(path) }.map_err(|error| error.to_string())
+    unsafe { Library::new(path) }.map_err(|error| match std::error::Error::source(&error) {
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    })
 }
 
 /// Where a library that was loaded under a short name lies, if the system tells.
@@ -243,7 +255,7 @@ mod tests {
         let places = Places { explicit: Some(root.path().into()), ..Places::default() };
         let (candidates, looked) = nvrtc_candidates(&places);
         assert_eq!(candidates, [folder.join("libnvrtc.so.12"), folder.join("libnvrtc.so.11.2")]);
-        assert!(looked.iter().any(|place| place.contains("nvidia/cu13/lib")), "{looked:?}");
+        assert_eq!(looked, [format!("{} (FRACTAL_NVRTC)", root.path().display())]);
     }
 
     #[test]

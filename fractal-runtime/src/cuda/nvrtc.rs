@@ -87,8 +87,8 @@ struct Loaded {
 
 impl Compiler {
     /// Loads the first NVRTC found: `FRACTAL_NVRTC` (a library, or a folder such as `site-packages`) if set; else
-    /// `LD_LIBRARY_PATH`, the loader's own search, `CUDA_HOME`, `/usr/local/cuda*`, and the Python packages of
-    /// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PYTHONPATH`.
+    /// `LD_LIBRARY_PATH`, the loader's own search, `CUDA_HOME`, `/usr/local/cuda*`, and Python's packages: of `PYTHONPATH`,
+    /// `VIRTUAL_ENV`, `CONDA_PREFIX`, the first `python3` of `PATH`, and the user's own.
     ///
     /// # Errors
     /// [`CudaError::NoNvrtc`] lists where it was looked for; [`CudaError::NvrtcUnusable`] if only broken ones were found.
