@@ -12,12 +12,15 @@ mod builder;
 pub mod check;
 mod const_expr;
 mod cursor;
+mod describe;
 mod diagnostic;
 mod directive;
 mod dtype;
 mod expanded;
 mod frontend;
 mod intrinsic;
+#[doc(hidden)]
+pub mod lens;
 mod lineage;
 mod nest;
 pub mod parse;

@@ -1,6 +1,6 @@
 //! Text -> program -> text.
 
-use fractal_dsl::pattern::Keep;
+use fractal_dsl::pattern::{Keep, Named};
 use fractal_dsl::{DType, Dim, Dimension, Directive, EpilogueOp, Layout, Program};
 
 const FFN: &str = "
@@ -110,4 +110,43 @@ fn a_nest_is_a_schedule() {
     assert_eq!(pattern.format().slots, Some(215_040));
     let padded = Program::for_pattern_text("n:10 k0:4^1 k1:3", 10, 11, DType::F16).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(padded.pattern(10, 11).unwrap().order().len(), 3);
+}
+
+#[test]
+fn named_patterns_print_as_schedules() {
+    let keep = |named: Named| named.fixed_keep().unwrap_or(0.25);
+    for text in [
+        "dense",
+        "ew",
+        "vw:16",
+        "2:4",
+        "bw:16x16",
+        "bw-global:16x16",
+        "tw:32",
+        "tw-global:32",
+        "tw2:32",
+        "tvw:32",
+        "vnm:32:2:8",
+        "shfl-bw:16x16",
+        "shfl-vw:32",
+        "hybrid:32x32/8x8",
+    ] {
+        let named: Named = text.parse().unwrap();
+        for (n, k) in [(128, 96), (100, 72)] {
+            let pattern = named.pattern(n, k, keep(named)).unwrap();
+            let program =
+                Program::for_pattern(&pattern, DType::BF16).unwrap_or_else(|errors| panic!("{text}: {errors}"));
+            assert_eq!(program.pattern(n, k).as_ref(), Ok(&pattern), "{text}: {program}");
+            assert_eq!(Program::parse(&program.to_string()).as_ref(), Ok(&program));
+        }
+    }
+}
+
+#[test]
+fn a_pattern_takes_the_names_of_its_program() {
+    let program = Program::builder("A", DType::F16).axes("i", "n", "no").bias("ii", DType::F32).build().unwrap();
+    let pattern = "bw-global:16x16".parse::<Named>().unwrap().pattern(64, 64, 0.5).unwrap();
+    let with = program.with_pattern(&pattern).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(with.pattern(64, 64).as_ref(), Ok(&pattern));
+    assert_eq!(with.directives()[0].to_string(), "let (io, ii_) = split(i, 16)");
 }

@@ -1,6 +1,7 @@
 //! The `sparse_gemm!` macro: a thin shim over the parser and checker of `fractal-dsl`.
 
 use fractal_dsl::ast::{Ast, Name};
+use fractal_dsl::lens::{self, Obligation};
 use fractal_dsl::{Dim, Dimension, MacroInput, Program, Report, from_tokens};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -54,7 +55,7 @@ fn item(ast: &Ast, name: &Name, program: &Program) -> TokenStream {
     let docs = if ast.docs.is_empty() { vec![format!("The sparse GEMM `{ident}`.")] } else { ast.docs.clone() };
     let docs = docs.iter().map(|line| format!(" {line}"));
     let constants = constants(ast, program);
-    let (bindings, asserts) = (bindings(&constants), asserts(program, &constants));
+    let (bindings, asserts) = (bindings(&constants), asserts(ast, program, &constants));
     quote! {
         #(#[doc = #docs])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,7 +87,7 @@ fn expression(ast: &Ast, program: &Program) -> TokenStream {
     let fractal = facade();
     let text = program.to_string();
     let constants = constants(ast, program);
-    let (bindings, asserts) = (bindings(&constants), asserts(program, &constants));
+    let (bindings, asserts) = (bindings(&constants), asserts(ast, program, &constants));
     quote! {{
         #asserts
         #fractal::__private::expanded(#text, #bindings)
@@ -158,33 +159,43 @@ fn bindings(constants: &[(Dimension, &TokenStream)]) -> TokenStream {
     quote!(&[#(#pairs),*])
 }
 
-/// What a compiler can see of constant dimensions.
-fn asserts(program: &Program, constants: &[(Dimension, &TokenStream)]) -> TokenStream {
-    let mut out = TokenStream::new();
-    for (dimension, tokens) in constants {
+/// What the compiler can see of constant dimensions: their range, and what the schedule asks of them.
+fn asserts(ast: &Ast, program: &Program, constants: &[(Dimension, &TokenStream)]) -> TokenStream {
+    let Some((_, first)) = constants.first() else { return TokenStream::new() };
+    let fractal = facade();
+    let name = |dimension: &Dimension| lens::dimension_name(*dimension);
+    let sizes = constants.iter().map(|(dimension, tokens)| {
+        let name = name(dimension);
+        quote!(const #name: usize = (#tokens) as usize;)
+    });
+    let ranges = constants.iter().map(|(dimension, tokens)| {
+        let name = name(dimension);
         let message = format!("dimension `{dimension}` of a sparse_gemm: expected a size from 1 to 2^31 - 1");
-        out.extend(quote_spanned! {span(tokens)=>
-            #[allow(clippy::unnecessary_cast, unused_parens)]
-            const _: () = ::core::assert!((#tokens) as usize >= 1 && ((#tokens) as usize) < 1 << 31, #message);
-        });
-    }
-    let size = |dimension: Dimension| {
-        let constant = constants.iter().find(|(constant, _)| *constant == dimension);
-        match (program.dim(dimension), constant) {
-            (Dim::Fixed(size), _) => Some(quote!(#size)),
-            (_, constant) => constant.map(|(_, tokens)| quote!((#tokens) as usize)),
-        }
+        quote_spanned!(span(tokens)=> const _: () = ::core::assert!(#name >= 1 && #name < 1 << 31, #message);)
+    });
+    let elements = |dimension: Dimension| match program.dim(dimension) {
+        Dim::Runtime => None,
+        Dim::Fixed(size) => Some(quote!(#size as u128)),
+        Dim::Const(_) => Some(name(&dimension)).map(|name| quote!(#name as u128)),
     };
-    if let (Some((_, tokens)), Some(n), Some(k)) = (constants.first(), size(Dimension::N), size(Dimension::K)) {
-        out.extend(quote_spanned! {span(tokens)=>
-            #[allow(clippy::unnecessary_cast, unused_parens)]
-            const _: () = ::core::assert!(
-                (#n as u128) * (#k as u128) <= 1 << 40,
-                "N * K of a sparse_gemm: expected at most 2^40 elements; shard the layer"
-            );
-        });
+    let product = elements(Dimension::N).zip(elements(Dimension::K)).map(|(n, k)| {
+        let message =
+            "the weight of a sparse_gemm has too many elements: expected N * K of at most 2^40; shard the layer";
+        quote_spanned!(span(first)=> const _: () = ::core::assert!(#n * #k <= 1 << 40, #message);)
+    });
+    let schedule = lens::obligations(ast, program).into_iter().map(|Obligation { at, condition, message }| {
+        quote_spanned!(at.start=> const _: () = ::core::assert!(#condition, #message);)
+    });
+    quote! {
+        #[allow(clippy::unnecessary_cast, clippy::identity_op, unused_parens, unused_imports)]
+        const _: () = {
+            use #fractal::__private::lens;
+            #(#sizes)*
+            #(#ranges)*
+            #product
+            #(#schedule)*
+        };
     }
-    out
 }
 
 fn span(tokens: &TokenStream) -> Span {
