@@ -1,5 +1,6 @@
 //! On a GPU: launches, graphs, streams, memory, and errors. Skipped without one.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fractal_runtime::cuda::testing::device_or_skip;
@@ -10,6 +11,16 @@ use fractal_runtime::cuda::{
 
 const TEXT: &str = r#"
 extern "C" __global__ void axpy(float a, const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}
+
+// May be launched while the kernel before it drains.
+extern "C" __global__ void axpy_overlapped(float a, const float* x, float* y, int n) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] += a * x[i];
 }
@@ -37,6 +48,13 @@ extern "C" __global__ void fault(int* x) { x[1ll << 40] = 1; }
 /// A quarter of a second or so.
 const LONG: Arg = Arg::I64(400_000_000);
 
+/// The first GPU, for one test at a time: some of them keep it busy, and some take the time.
+fn alone() -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((device_or_skip()?, alone))
+}
+
 fn load(device: &CudaDevice, name: &str) -> Kernel {
     device.kernel(&Source::new("device_tests", TEXT), name, &Options::default()).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -60,7 +78,7 @@ fn ramp(n: usize) -> Vec<f32> {
 
 #[test]
 fn axpy_is_launched_captured_and_replayed() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     println!("{:?}", device.info());
     let kernel = load(&device, "axpy");
     assert_eq!(kernel.info().parameters, [4, 8, 8, 4]);
@@ -90,8 +108,37 @@ fn axpy_is_launched_captured_and_replayed() {
 }
 
 #[test]
+fn overlapped_launches_stay_in_order() {
+    let Some((device, _alone)) = alone() else { return };
+    if !device.info().arch.has(Arch { specific: false, ..Arch::HOPPER }) {
+        println!("[SKIP] {} has no dependent launches", device.info().name);
+        return;
+    }
+    let kernel = load(&device, "axpy_overlapped");
+    let stream = device.stream().unwrap();
+    let n = 1 << 20;
+    let x = stream.upload(&vec![1.0f32; n]).unwrap();
+    let y = stream.zeros(n * 4).unwrap();
+    let shape = LaunchShape { overlap: true, ..LaunchShape::linear(n as u32, 256) };
+    let chain = |stream: &Stream| {
+        // y += x; x += y, again and again: Fibonacci's numbers, if each launch sees all of the one before.
+        (0..10).try_for_each(|round| {
+            let (from, to) = if round % 2 == 0 { (&x, &y) } else { (&y, &x) };
+            let arguments = [Arg::F32(1.0), Arg::Buffer(from), Arg::Buffer(to), Arg::I32(n as i32)];
+            // SAFETY: the kernel touches the first n floats of both buffers, which are there.
+            unsafe { kernel.launch(stream, &shape, &arguments) }
+        })
+    };
+    chain(&stream).unwrap();
+    assert_eq!(stream.download::<f32>(&y).unwrap(), vec![55.0f32; n]);
+    assert_eq!(stream.download::<f32>(&x).unwrap(), vec![89.0f32; n]);
+    stream.capture(chain).unwrap().replay().unwrap();
+    assert_eq!(stream.download::<f32>(&y).unwrap(), vec![6765.0f32; n]);
+}
+
+#[test]
 fn nothing_in_a_call_makes_the_host_wait() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let (axpy_kernel, spin_kernel) = (load(&device, "axpy"), load(&device, "spin"));
     let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
     let n = 1 << 16;
@@ -125,7 +172,7 @@ fn nothing_in_a_call_makes_the_host_wait() {
 
 #[test]
 fn a_dropped_buffer_lives_until_every_stream_is_done_with_it() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let (axpy_kernel, spin_kernel) = (load(&device, "axpy"), load(&device, "spin"));
     let (home, other) = (device.stream().unwrap(), device.stream().unwrap());
     let n = 1 << 20;
@@ -145,7 +192,7 @@ fn a_dropped_buffer_lives_until_every_stream_is_done_with_it() {
 
 #[test]
 fn a_graph_keeps_its_buffers_and_captures_may_allocate() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "axpy");
     let stream = device.stream().unwrap();
     let n = 4096;
@@ -173,22 +220,23 @@ fn a_graph_keeps_its_buffers_and_captures_may_allocate() {
 
 #[test]
 fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "axpy");
     let stream = device.stream().unwrap();
     let x = stream.upload(&[1.0f32; 8]).unwrap();
     type Attempt<'a> = &'a dyn Fn(&Stream) -> Result<(), CudaError>;
-    let attempts: [Attempt; 5] = [
+    let attempts: [Attempt; 4] = [
         &|stream| stream.synchronize(),
         &|stream| stream.upload(&[1.0f32]).map(drop),
         &|stream| stream.download::<f32>(&x).map(drop),
         &|stream| stream.capture(|_| Ok(())).map(drop),
-        &|_| Ok(()),
     ];
     for attempt in attempts {
         let error = stream.capture(attempt).unwrap_err();
         assert!(matches!(error, CudaError::Capture { .. }), "{error}");
     }
+    // Nothing is captured as well as something.
+    stream.capture(|_| Ok(())).unwrap().replay().unwrap();
     let panics = std::panic::AssertUnwindSafe(|| stream.capture(|_| panic!("inside a capture")));
     assert!(std::panic::catch_unwind(panics).is_err());
     let y = stream.upload(&[2.0f32; 8]).unwrap();
@@ -198,7 +246,7 @@ fn what_cannot_be_captured_is_an_error_and_the_stream_goes_on() {
 
 #[test]
 fn a_block_may_use_all_of_the_shared_memory() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "reverse");
     let stream = device.stream().unwrap();
     let n = device.info().shared_per_block as usize / 4;
@@ -220,7 +268,7 @@ fn a_block_may_use_all_of_the_shared_memory() {
 
 #[test]
 fn arguments_are_checked_and_passed_by_value() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "by_value");
     let stream = device.stream().unwrap();
     let x = stream.upload(&[0i32, 5]).unwrap();
@@ -248,7 +296,7 @@ fn arguments_are_checked_and_passed_by_value() {
 
 #[test]
 fn memory_errors_are_told_and_the_gpu_goes_on() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let stream = device.stream().unwrap();
     let error = stream.alloc(1 << 50).unwrap_err();
     assert!(matches!(error, CudaError::OutOfMemory { requested, free, .. } if requested == 1 << 50 && free > 0));
@@ -263,7 +311,7 @@ fn memory_errors_are_told_and_the_gpu_goes_on() {
 
 #[test]
 fn kernels_come_from_the_cache_and_are_loaded_once() {
-    let Some(_) = device_or_skip() else { return };
+    let Some((_, _alone)) = alone() else { return };
     let folder = tempfile::tempdir().unwrap();
     let source = Source::new("device_tests", TEXT);
     let open = || CudaDevice::open_with_cache(0, CubinCache::at(folder.path())).unwrap();
@@ -275,7 +323,7 @@ fn kernels_come_from_the_cache_and_are_loaded_once() {
     assert_eq!(origin, Origin::Cached);
     let kernel = device.load(&cubin, "axpy").unwrap();
     let error = device.load(&cubin, "axpi").unwrap_err();
-    assert!(matches!(&error, CudaError::NoKernel { present, .. } if present.len() == 5), "{error}");
+    assert!(matches!(&error, CudaError::NoKernel { present, .. } if present.len() == 6), "{error}");
     let stream = device.stream().unwrap();
     let (x, y) = (stream.upload(&[1.0f32; 4]).unwrap(), stream.zeros(16).unwrap());
     drop(device);
@@ -286,7 +334,7 @@ fn kernels_come_from_the_cache_and_are_loaded_once() {
 
 #[test]
 fn threads_share_a_device() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let weights = device.stream().unwrap().upload(&ramp(10_000)).unwrap();
     std::thread::scope(|scope| {
         for thread in 1..=4 {
@@ -307,7 +355,7 @@ fn threads_share_a_device() {
 
 #[test]
 fn each_gpu_has_its_own_kernels_and_buffers() {
-    let Some(_) = device_or_skip() else { return };
+    let Some((_, _alone)) = alone() else { return };
     let devices: Vec<_> = (0..CudaDevice::count().unwrap()).map(|index| CudaDevice::open(index).unwrap()).collect();
     for device in &devices {
         let stream = device.stream().unwrap();
@@ -330,7 +378,7 @@ fn each_gpu_has_its_own_kernels_and_buffers() {
 
 #[test]
 fn an_architecture_that_the_gpu_lacks_is_refused() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let arch = device.info().arch;
     device.require(Arch { specific: false, ..arch }, "mma_sync").unwrap();
     let error = device.require(Arch { major: 99, minor: 0, specific: true }, "wgmma").unwrap_err();
@@ -340,7 +388,7 @@ fn an_architecture_that_the_gpu_lacks_is_refused() {
 
 #[test]
 fn tensor_maps_are_checked_and_encoded() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     if !device.info().arch.has(Arch { specific: false, ..Arch::HOPPER }) {
         println!("[SKIP] {} has no tensor maps", device.info().name);
         return;
@@ -356,7 +404,7 @@ fn tensor_maps_are_checked_and_encoded() {
 
 #[test]
 fn time_is_taken_on_the_gpu() {
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "spin");
     let stream = device.stream().unwrap();
     spin(&kernel, &stream);
@@ -371,7 +419,7 @@ fn time_is_taken_on_the_gpu() {
 /// A fault spoils the context for the whole process, so it happens in a child.
 #[test]
 fn a_fault_of_a_kernel_is_an_error_of_what_waits_for_it() {
-    let Some(_) = device_or_skip() else { return };
+    let Some((_, _alone)) = alone() else { return };
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_with_a_fault", "--nocapture"])
         .env("FRACTAL_TEST_CHILD", "1")
@@ -385,7 +433,7 @@ fn child_with_a_fault() {
     if std::env::var_os("FRACTAL_TEST_CHILD").is_none() {
         return;
     }
-    let Some(device) = device_or_skip() else { return };
+    let Some((device, _alone)) = alone() else { return };
     let kernel = load(&device, "fault");
     let stream = device.stream().unwrap();
     let x = stream.zeros(4).unwrap();

@@ -236,7 +236,7 @@ fn child_with_a_broken_nvrtc() {
 #[test]
 fn a_missing_gpu_is_an_error_that_says_what_to_do() {
     match CudaDevice::open(1000).unwrap_err() {
-        error @ (CudaError::NoDriver { .. } | CudaError::NoDevice { .. }) => {
+        error @ (CudaError::NoDriver { .. } | CudaError::DriverFails { .. } | CudaError::NoDevice { .. }) => {
             assert!(error.to_string().contains("\n  help: "), "{error}");
         }
         error => panic!("{error}"),

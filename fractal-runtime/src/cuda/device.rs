@@ -73,21 +73,20 @@ impl CudaDevice {
     /// How many GPUs the driver shows.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`], [`CudaError::DriverLacks`].
+    /// [`CudaError::NoDriver`], [`CudaError::DriverLacks`], [`CudaError::DriverFails`].
     pub fn count() -> Result<usize, CudaError> {
         library::driver()?;
-        let no_driver = |reason: String| CudaError::NoDriver { looked: vec!["the loaded driver".into()], reason };
         match CudaContext::device_count() {
             Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
-            Err(error) => Err(no_driver(describe(&error))),
+            Err(error) => Err(CudaError::DriverFails { reason: describe(&error) }),
         }
     }
 
     /// Opens a GPU, or finds it open: there is one `CudaDevice` an index in a process, with the user's kernel cache.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`], [`CudaError::DriverLacks`], [`CudaError::NoDevice`].
+    /// Those of [`CudaDevice::count`], and [`CudaError::NoDevice`].
     pub fn open(index: usize) -> Result<CudaDevice, CudaError> {
         static OPEN: Mutex<Vec<(usize, Weak<Inner>)>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

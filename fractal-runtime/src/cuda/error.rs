@@ -9,11 +9,16 @@ use super::target::{Arch, Version};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// The CUDA driver's library cannot be loaded or does not start.
+    /// The CUDA driver's library cannot be loaded.
     NoDriver {
         /// Library names and paths that were tried, in order.
         looked: Vec<String>,
-        /// What the loader or the driver said last.
+        /// What the loader said of the first.
+        reason: String,
+    },
+    /// The driver's library is there, but does not start.
+    DriverFails {
+        /// The driver's name for the error, and its sentence.
         reason: String,
     },
     /// The driver's library lacks functions that are needed.
@@ -171,6 +176,11 @@ impl CudaError {
                  --gpus all), or run on the CPU"
                     .into()
             }
+            CudaError::DriverFails { .. } => {
+                "see whether nvidia-smi works: the library and the kernel module must be of one version, and a container \
+                 needs --gpus all; or run on the CPU"
+                    .into()
+            }
             CudaError::DriverLacks { .. } => "install a driver of CUDA 12.0 or later (R525)".into(),
             CudaError::NoDevice { count: 0, .. } => {
                 "see whether nvidia-smi lists a GPU and what CUDA_VISIBLE_DEVICES hides, or run on the CPU".into()
@@ -226,6 +236,7 @@ impl CudaError {
             CudaError::NoDriver { looked, reason } => {
                 write!(f, "no CUDA driver: {reason} (looked for {})", looked.join(", "))
             }
+            CudaError::DriverFails { reason } => write!(f, "the CUDA driver does not start: {reason}"),
             CudaError::DriverLacks { library, symbols } => {
                 write!(f, "the CUDA driver {library} lacks {}", symbols.join(", "))
             }

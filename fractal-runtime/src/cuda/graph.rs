@@ -54,7 +54,7 @@ impl Stream {
     /// captured. No other thread may use the stream meanwhile.
     ///
     /// # Errors
-    /// [`CudaError::Capture`] if `work` did what cannot be captured or nothing at all, the error of `work`, or
+    /// [`CudaError::Capture`] if `work` did what cannot be captured, the error of `work`, or
     /// [`CudaError::Driver`].
     pub fn capture(&self, work: impl FnOnce(&Stream) -> Result<(), CudaError>) -> Result<Graph, CudaError> {
         self.not_capturing("the stream is being captured already")?;
@@ -69,7 +69,7 @@ impl Stream {
         done?;
         let graph = graph.map_err(|error| CudaError::Capture { reason: error.to_string() })?;
         if graph.0.is_null() {
-            return Err(CudaError::Capture { reason: "no work was put on the stream".into() });
+            return Err(CudaError::Capture { reason: "the driver gave up the capture".into() });
         }
         // SAFETY: the graph is live.
         let executable = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) }

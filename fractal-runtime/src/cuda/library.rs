@@ -12,7 +12,8 @@ use libloading::Library;
 
 use super::error::CudaError;
 
-/// Driver functions that are used through cudarc, which panics where one is missing.
+/// The newest of the driver functions that are used through cudarc, which panics where one is missing; the others are as
+/// old as CUDA 11.
 const DRIVER_FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",

@@ -62,3 +62,23 @@ pub use nvrtc::{Compiler, Options, Source};
 pub use stream::{Event, Stream};
 pub use target::{Arch, Version};
 pub use tensor_map::{Element, Swizzle, TensorMap};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_may_cross_threads() {
+        fn crosses<T: Send + Sync>() {}
+        crosses::<CudaDevice>();
+        crosses::<Stream>();
+        crosses::<Event>();
+        crosses::<Buffer>();
+        crosses::<Kernel>();
+        crosses::<Graph>();
+        crosses::<TensorMap>();
+        crosses::<Compiler>();
+        crosses::<CubinCache>();
+        crosses::<CudaError>();
+    }
+}
