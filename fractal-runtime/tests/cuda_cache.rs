@@ -61,7 +61,7 @@ fn a_key_depends_on_everything_that_the_code_depends_on() {
         base(),
         Key::new(&Source::new("k", "text").header("h", "2"), Arch::HOPPER, &options, NVRTC, None),
         Key::new(&Source::new("k", "text").header("i", "1"), Arch::HOPPER, &options, NVRTC, None),
-        Key::new(&Source::new("k", "texth1"), Arch::HOPPER, &options, NVRTC, None),
+        Key::new(&Source::new("kt", "ext").header("h", "1"), Arch::HOPPER, &options, NVRTC, None),
         Key::new(&source, Arch::AMPERE, &options, NVRTC, None),
         Key::new(&source, Arch { specific: false, ..Arch::HOPPER }, &options, NVRTC, None),
         Key::new(&source, Arch::HOPPER, &other_options, NVRTC, None),
