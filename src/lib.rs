@@ -11,6 +11,6 @@ pub use fractal_sched as sched;
 /// What the expansion of [`sparse_gemm!`] names; not for direct use.
 #[doc(hidden)]
 pub mod __private {
-    pub use fractal_dsl::{Program, expanded};
+    pub use fractal_dsl::{Program, expanded, lens};
     pub use fractal_runtime::SparseGemm;
 }

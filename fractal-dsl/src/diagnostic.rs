@@ -172,8 +172,10 @@ impl Errors {
         result.map_err(|report| self.push(report)).ok()
     }
 
-    /// The errors in the order in which they were found.
-    pub fn into_reports(self) -> Vec<Report> {
+    /// The errors in the order of the text.
+    pub fn into_reports(mut self) -> Vec<Report> {
+        let place = |report: &Report| report.at.start.start();
+        self.0.sort_by_key(|report| (place(report).line, place(report).column));
         self.0
     }
 

@@ -102,8 +102,10 @@ fn failed(ast: Option<Ast>, reports: &[Report]) -> TokenStream {
         None => errors,
         Some(Ast { name: None, .. }) => quote! {{
             #errors
-            let program: #fractal::Program = ::core::unreachable!();
-            program
+            fn program() -> #fractal::Program {
+                ::core::unreachable!()
+            }
+            program()
         }},
         Some(Ast { name: Some(name), vis, .. }) => {
             let ident = ident(&name);

@@ -177,21 +177,23 @@ pub(super) fn check(
         // A pattern has one ragged loop, which a threshold over joined rows and columns becomes.
         let mut may_be_ragged = !ragged;
         for illegal in illegal {
-            let (message, at) = match illegal {
+            let (message, found, at) = match illegal {
                 Illegal::Threshold { .. } if std::mem::take(&mut may_be_ragged) => continue,
                 Illegal::Join { at, .. } | Illegal::Threshold { at, .. } => {
-                    ("a join of a spatial and a reduction loop does not run on tensor cores", at)
+                    ("a join of a spatial and a reduction loop does not run on tensor cores", "one loop over both", at)
                 }
-                Illegal::Skip { at } => {
-                    ("a spatial loop skipped inside a reduction loop does not run on tensor cores", at)
-                }
+                Illegal::Skip { at } => (
+                    "a spatial loop skipped inside a reduction loop does not run on tensor cores",
+                    "regions inside the reduction",
+                    at,
+                ),
             };
             let help = "reorder the regions, or drop `tensorize`: the pattern still prunes, and runs on the CPU \
                         and through a cover";
             errors.push(
                 Diagnostic::new(message)
                     .expected(format!("a pattern that `{name}` can run"))
-                    .found("an illegal order")
+                    .found(found)
                     .help(help)
                     .at(*at),
             );

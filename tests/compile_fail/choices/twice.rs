@@ -1,0 +1,18 @@
+fractal::sparse_gemm! {
+    pub gemm Up<M, N = 4096, K = 1024> {
+        weight w: bf16[N, K];
+        input  x: bf16[K, M];
+        output y: bf16[N, M];
+        y[n, m] += w[n, k] * x[k, m];
+        schedule {
+            pipeline(2);
+            pipeline(3);
+            condense(x);
+            condense(x);
+        }
+    }
+}
+
+fn main() {
+    let _ = Up::program();
+}

@@ -1,0 +1,13 @@
+fractal::sparse_gemm! {
+    pub gemm Up<M, N = 4096, K = 1024> {
+        weight w: bf16[N, K];
+        input  x: bf16[K, M];
+        output y: bf16[N, M];
+        y[n, m] += w[n, k] * x[k, m];
+        input bias: f32[N];
+    }
+}
+
+fn main() {
+    let _ = Up::program();
+}

@@ -1,0 +1,9 @@
+fn main() {
+    let _ = fractal::sparse_gemm! {
+        <>
+        weight w: f32[N, K];
+        input  x: f32[K, M];
+        output y: f32[N, M];
+        y[n, m] += w[n, k] * x[k, m];
+    };
+}

@@ -1,0 +1,17 @@
+fractal::sparse_gemm! {
+    pub gemm Up<M, N = 4096, K = 1024> {
+        weight w: bf16[N, K];
+        input  x: bf16[K, M];
+        output y: bf16[N, M];
+        y[n, m] += w[n, k] * x[k, m];
+        schedule {
+            let (outer, inner) = split(n, 128);
+            skip(k, per = outre, keep = 50%);
+            let (a, b) = split(q, 4);
+        }
+    }
+}
+
+fn main() {
+    let _ = Up::program();
+}

@@ -1,0 +1,13 @@
+fractal::sparse_gemm! {
+    gemm Up<M, N, K> {
+        weight w: f32[N, K];
+        input  x: f32[K, M];
+        output y: f32[N, M];
+        y[n, m] += w[n, k] * x[k, m];
+        schedule {
+            tensorize(n, m, k, wgmma);
+        }
+    }
+}
+
+fn main() {}
