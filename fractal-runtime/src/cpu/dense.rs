@@ -6,10 +6,11 @@
 
 use super::epilogue::{Epilogue, Step};
 use super::execute::{ExecuteError, check_operands};
-use super::matrix::{Element, ElementsMut, MatMut, MatRef};
+use super::matrix::{Element, Elements, ElementsMut, MatMut, MatRef};
 use super::raw::{self, Isa};
 use half::{bf16, f16};
 use rayon::prelude::*;
+use std::cell::RefCell;
 
 /// Y = epilogue(W X) with up to `threads` threads (0 counts as 1) of the current rayon pool.
 ///
@@ -31,26 +32,59 @@ pub fn dense(
         return Ok(());
     }
     match y.into_elements() {
-        ElementsMut::F32(y) => run::<f32>(w, x, y, stride, epilogue, threads),
+        ElementsMut::F32(y) => run_f32(w, x, y, stride, epilogue, threads),
         ElementsMut::F16(y) => run::<f16>(w, x, y, stride, epilogue, threads),
         ElementsMut::BF16(y) => run::<bf16>(w, x, y, stride, epilogue, threads),
     }
     Ok(())
 }
 
+thread_local! {
+    /// Widened w, widened x and the product, kept from call to call: fresh pages would cost as much as the product.
+    static WIDE: RefCell<[Vec<f32>; 3]> = RefCell::default();
+}
+
+fn run_f32(w: MatRef<'_>, x: MatRef<'_>, y: &mut [f32], stride: usize, epilogue: &Epilogue<'_>, threads: usize) {
+    let (n, k, m) = (w.rows(), w.cols(), x.cols());
+    let (w_data, x_data) = match (w.elements(), x.elements()) {
+        (Elements::F32(w), Elements::F32(x)) => (w, x),
+        _ => unreachable!("types were checked"),
+    };
+    raw::dense_f32((n, k, m), (w_data, w.stride()), (x_data, x.stride()), (y, stride), threads);
+    if epilogue.ops.is_empty() {
+        return;
+    }
+    let steps = steps::<f32>(epilogue);
+    let finish = |(row, out): (usize, &mut [f32])| {
+        for step in &steps {
+            step.apply(Isa::best(), row, 0, &mut out[..m], &mut Vec::new());
+        }
+    };
+    if threads > 1 {
+        y.par_chunks_mut(stride).take(n).enumerate().for_each(finish);
+    } else {
+        y.chunks_mut(stride).take(n).enumerate().for_each(finish);
+    }
+}
+
+fn steps<'a, T: Element>(epilogue: &Epilogue<'a>) -> Vec<Step<'a, T>> {
+    epilogue.ops.iter().map(|op| Step::new(op).expect("types were checked")).collect()
+}
+
 fn run<T: Element>(w: MatRef<'_>, x: MatRef<'_>, y: &mut [T], stride: usize, epilogue: &Epilogue<'_>, threads: usize) {
     let isa = Isa::best();
     let (n, k, m) = (w.rows(), w.cols(), x.cols());
-    let (mut w_wide, mut x_wide) = (Vec::new(), Vec::new());
-    let w = wide::<T>(isa, w, threads, &mut w_wide);
-    let x = wide::<T>(isa, x, threads, &mut x_wide);
-    let mut product = vec![0.0; n * m];
-    raw::dense_f32((n, k, m), w, x, (&mut product, m), threads);
-    let steps: Vec<Step<'_, T>> = epilogue.ops.iter().map(|op| Step::new(op).expect("types were checked")).collect();
+    let mut buffers = WIDE.take();
+    let [w_wide, x_wide, product] = &mut buffers;
+    let w = wide::<T>(isa, w, threads, w_wide);
+    let x = wide::<T>(isa, x, threads, x_wide);
+    product.resize(product.len().max(n * m), 0.0);
+    let product = &mut product[..n * m];
+    raw::dense_f32((n, k, m), w, x, (product, m), threads);
+    let steps = steps::<T>(epilogue);
     let store = |(row, (out, sums)): (usize, (&mut [T], &mut [f32]))| {
-        let mut scratch = Vec::new();
         for step in &steps {
-            step.apply(isa, row, 0, sums, &mut scratch);
+            step.apply(isa, row, 0, sums, &mut Vec::new());
         }
         T::narrow(isa, sums, &mut out[..m]);
     };
@@ -59,16 +93,15 @@ fn run<T: Element>(w: MatRef<'_>, x: MatRef<'_>, y: &mut [T], stride: usize, epi
     } else {
         y.chunks_mut(stride).zip(product.chunks_mut(m)).enumerate().for_each(store);
     }
+    WIDE.set(buffers);
 }
 
-/// The matrix as f32 with its row stride: itself when it is f32 already.
+/// The matrix widened into `buffer`, with its row stride.
 fn wide<'b, T: Element>(isa: Isa, a: MatRef<'b>, threads: usize, buffer: &'b mut Vec<f32>) -> (&'b [f32], usize) {
     let (rows, cols) = (a.rows(), a.cols());
-    if let Some(data) = T::of(a.elements()).and_then(T::as_f32) {
-        return (data, a.stride());
-    }
     let typed = a.typed::<T>().expect("types were checked");
-    buffer.resize(rows * cols, 0.0);
+    buffer.resize(buffer.len().max(rows * cols), 0.0);
+    let buffer = &mut buffer[..rows * cols];
     if cols > 0 && threads > 1 {
         buffer.par_chunks_mut(cols).enumerate().for_each(|(r, out)| T::widen(isa, typed.row(r), out));
     } else if cols > 0 {

@@ -417,3 +417,17 @@ fn values_are_blocked_by_rows() {
     assert_eq!(tile.value_index(1, 2), 100 + 2 * ROW_BLOCK + 1);
     assert_eq!(tile.value_index(ROW_BLOCK + 1, 2), 100 + 5 * ROW_BLOCK + 2 * 3 + 1);
 }
+
+#[test]
+fn cost_prefers_what_ran_faster() {
+    let seconds = |rows, kept, m| {
+        let shape = cost::PlanShape { n: 1024, k: 1024, rows, kept };
+        cost::seconds(&shape, m, DType::F32, 2)
+    };
+    let all = 1 << 20;
+    for m in [64, 512, 4096] {
+        assert!(seconds(8, all / 4, m) < seconds(1024, all, m) / 2.0, "low tiles at 75 % against dense");
+        assert!(seconds(1, all / 2, m) > seconds(1024, all, m), "2:4 by rows against dense");
+        assert!(seconds(1, all / 16, m) < seconds(1024, all, m), "rows at 93.75 % against dense");
+    }
+}
