@@ -26,7 +26,7 @@ impl Program {
         read(source, Options { bindings, unbound: Unbound::Refuse })
     }
 
-    /// Reads a program and leaves named constants in its header as [`Dim::Const`].
+    /// Reads a program and leaves named constants in its header as [`crate::Dim::Const`].
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -51,18 +51,35 @@ impl Program {
     /// # Errors
     /// Everything that is wrong with the schedule or the sizes.
     pub fn for_pattern_text(schedule: &str, n: usize, k: usize, dtype: DType) -> Result<Program, Diagnostics> {
-        let mut errors = Errors::new();
-        let program = pattern_program(schedule, n, k, dtype, &mut errors);
-        program.ok_or_else(|| errors.into_diagnostics(schedule))
+        on_its_own_thread(|| {
+            let mut errors = Errors::new();
+            let program = pattern_program(schedule, n, k, dtype, &mut errors);
+            program.ok_or_else(|| errors.into_diagnostics(schedule))
+        })
     }
 }
 
 fn read(source: &str, options: Options<'_>) -> Result<Program, Diagnostics> {
-    let mut errors = Errors::new();
-    let program = tokens(source, &mut errors)
-        .and_then(|tokens| parse(tokens, &mut errors))
-        .and_then(|ast| check(&ast, options, &mut errors));
-    program.ok_or_else(|| errors.into_diagnostics(source))
+    on_its_own_thread(|| {
+        let mut errors = Errors::new();
+        let program = tokens(source, &mut errors)
+            .and_then(|tokens| parse(tokens, &mut errors))
+            .and_then(|ast| check(&ast, options, &mut errors));
+        program.ok_or_else(|| errors.into_diagnostics(source))
+    })
+}
+
+/// Runs `stages` on a thread of its own. proc-macro2 keeps every text that it has read as long as the thread lives, so
+/// that spans can be resolved; a tuner that checks a million programs would hold them all.
+fn on_its_own_thread<T: Send>(stages: impl Fn() -> T + Sync) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("fractal-parse".into()).spawn_scoped(scope, &stages);
+        match thread.map(|thread| thread.join()) {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => stages(),
+        }
+    })
 }
 
 /// What a macro call says.

@@ -296,3 +296,23 @@ fn what_is_loaded_is_checked() {
     assert!(Program::builder("A", DType::F32).n(0).build().is_err());
     assert!(Program::builder("A", DType::F32).n(Dim::Const("> 3".into())).build().is_err());
 }
+
+/// Most of the random programs must be right ones, or the properties above say little.
+#[test]
+fn random_programs_are_often_right() {
+    use rand_bytes::bytes;
+    let right = (0..400).filter(|&seed| program(&mut Dice(bytes(seed), 0)).build().is_ok()).count();
+    assert!(right > 80, "{right} of 400");
+}
+
+mod rand_bytes {
+    /// 120 numbers of a small generator (Knuth's MMIX constants).
+    pub fn bytes(seed: u64) -> Vec<u16> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 48) as u16
+        };
+        (0..120).map(|_| next()).collect()
+    }
+}
