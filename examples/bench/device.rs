@@ -1,0 +1,138 @@
+//! What a device must offer to be benchmarked: a dense baseline, and a way to time both sides alike.
+//!
+//! A device joins with one implementation of [`Bench`] and one line in [`open`].
+
+use std::time::{Duration, Instant};
+
+use fractal::cpu::{self, Epilogue, MatMut, MatRef, Values};
+use fractal::pattern::Pattern;
+use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
+
+use crate::Result;
+
+/// A device with its dense baseline.
+pub trait Bench {
+    /// What the table calls it.
+    fn name(&self) -> &'static str;
+
+    /// The baseline: the fastest dense GEMM of this device, on the same resources.
+    fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>>;
+
+    /// A pruned weight, compiled and loaded.
+    fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>>;
+}
+
+/// One side of a comparison, with its operands where the device reads them.
+pub trait Run {
+    /// The time of `calls` calls, one after the other, without what a call from a running model would not pay.
+    fn time(&mut self, calls: u32) -> Result<Duration>;
+
+    /// Y [n, m] as f32 after the last call; elements that no call has written are NaN.
+    fn result(&self) -> Result<Vec<f32>>;
+
+    /// The kernel that runs.
+    fn kernel(&self) -> String;
+}
+
+/// The device of a `--device` argument.
+///
+/// # Errors
+/// A device that is not there, or has no baseline.
+pub fn open(text: &str, threads: usize) -> Result<Box<dyn Bench>> {
+    let device: Device = text.parse()?;
+    match device.name() {
+        "cpu" => Ok(Box::new(CpuBench { device: Device::cpu_with_threads(threads), threads })),
+        other => Err(format!("device `{other}` has no dense baseline in this benchmark; pass --device cpu").into()),
+    }
+}
+
+struct CpuBench {
+    device: Device,
+    threads: usize,
+}
+
+impl Bench for CpuBench {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>> {
+        let y = poisoned(w.dtype(), w.rows(), x.columns())?.values().clone();
+        Ok(Box::new(CpuDense { w: w.clone(), x: x.clone(), y, threads: self.threads }))
+    }
+
+    fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>> {
+        let layer = self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?;
+        let y = poisoned(x.dtype(), pattern.n(), x.columns())?;
+        Ok(Box::new(CpuSparse { layer, x: x.clone(), y }))
+    }
+}
+
+/// A result [n, m] that no call has written.
+fn poisoned(dtype: DType, n: usize, m: usize) -> Result<Tensor> {
+    Ok(Tensor::from_f32(dtype, n, m, &vec![f32::NAN; n * m])?)
+}
+
+struct CpuDense {
+    w: Tensor,
+    x: Tensor,
+    y: Values,
+    threads: usize,
+}
+
+impl Run for CpuDense {
+    fn time(&mut self, calls: u32) -> Result<Duration> {
+        let (n, m) = (self.w.rows(), self.x.columns());
+        let start = Instant::now();
+        for _ in 0..calls {
+            let y = match &mut self.y {
+                Values::F32(v) => MatMut::packed(v, n, m),
+                Values::F16(v) => MatMut::packed(v, n, m),
+                Values::BF16(v) => MatMut::packed(v, n, m),
+            };
+            cpu::dense(view(&self.w)?, view(&self.x)?, y?, &Epilogue::none(), self.threads)?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn result(&self) -> Result<Vec<f32>> {
+        Ok(Tensor::new(self.w.rows(), self.x.columns(), self.y.clone())?.to_f32())
+    }
+
+    fn kernel(&self) -> String {
+        "dense gemm".into()
+    }
+}
+
+fn view(tensor: &Tensor) -> Result<MatRef<'_>> {
+    let (rows, columns) = (tensor.rows(), tensor.columns());
+    Ok(match tensor.values() {
+        Values::F32(v) => MatRef::packed(v, rows, columns),
+        Values::F16(v) => MatRef::packed(v, rows, columns),
+        Values::BF16(v) => MatRef::packed(v, rows, columns),
+    }?)
+}
+
+struct CpuSparse {
+    layer: Layer,
+    x: Tensor,
+    y: Tensor,
+}
+
+impl Run for CpuSparse {
+    fn time(&mut self, calls: u32) -> Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..calls {
+            self.layer.run_into(&self.x, &[], &mut self.y)?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn result(&self) -> Result<Vec<f32>> {
+        Ok(self.y.to_f32())
+    }
+
+    fn kernel(&self) -> String {
+        self.layer.kernel(self.x.columns())
+    }
+}

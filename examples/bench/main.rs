@@ -1,0 +1,88 @@
+//! Pruned layers against dense ones, side by side: how much faster a pattern is, on this machine, for these shapes.
+//!
+//! ```text
+//! cargo run --release --example bench -- --shapes paper --pattern tw:128 --pattern bw:128x64
+//! cargo run --release --example bench -- --shape 1024,1024,1024 --pattern all --sparsity 0.5,0.75 --json rows.json
+//! cargo run --release --example bench -- --shape 768,768,512 --pattern "n0:32 k0:64^16 n1:32 k1:16"
+//! ```
+
+mod args;
+mod device;
+mod measure;
+mod report;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use args::Args;
+use measure::{Effort, Layer};
+use report::{Machine, Report};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let plan = args.plan()?;
+    let threads = args.threads.unwrap_or_else(args::cores);
+    let bench = device::open(&args.device, threads)?;
+    if let Some(path) = &args.json {
+        report::check_writable(path)?;
+    }
+    let machine = Machine::of(bench.name(), args::cores(), threads);
+    machine.print();
+    let effort = Effort { rounds: args.rounds, min_time: Duration::from_secs_f64(args.min_time / 1e3) };
+    let cases = || plan.layers.iter().flat_map(|layer| &layer.cases);
+    let width = cases().map(|case| case.name.chars().count()).max().unwrap_or(0);
+    let mut report = Report::new(machine, width);
+    println!("{}", report.heading());
+    let bar = progress_bar(cases().count());
+    for planned in &plan.layers {
+        let (shape, dtype) = (planned.shape, planned.dtype);
+        let at = |error: Box<dyn Error + Send + Sync>, pattern: &str| {
+            bar.finish_and_clear();
+            format!("{}/{}/{} {dtype} {pattern}: {error}", shape.n, shape.k, shape.m)
+        };
+        let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
+        let mut dense = layer.dense(&*bench).map_err(|e| at(e, "dense"))?;
+        for case in &planned.cases {
+            bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
+            let line = match &case.pattern {
+                Ok(pattern) => {
+                    let row = layer.measure(&*bench, &mut *dense, pattern, effort).map_err(|e| at(e, &case.name))?;
+                    report.add(shape, dtype, case, row)
+                }
+                Err(reason) => report.not_run(shape, dtype, case, reason),
+            };
+            bar.suspend(|| println!("{line}"));
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    report.print_means();
+    match &args.json {
+        Some(path) => report.write_json(path),
+        None => Ok(()),
+    }
+}
+
+/// On stderr, so that the table can be piped.
+fn progress_bar(len: usize) -> ProgressBar {
+    let bar = ProgressBar::new(len as u64);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,253 @@
+//! Rows -> the table on the terminal, and the JSON file.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fractal::DType;
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::args::{Case, Shape};
+use crate::measure::Row;
+
+/// What the times depend on besides the rows.
+pub struct Machine {
+    device: &'static str,
+    model: String,
+    cores: usize,
+    threads: usize,
+    date: String,
+}
+
+/// Of the dependency that is the baseline, as it was resolved.
+const LOCK: &str = include_str!("../../Cargo.lock");
+
+impl Machine {
+    pub fn of(device: &'static str, cores: usize, threads: usize) -> Machine {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let line = info.lines().find(|line| line.starts_with("model name"));
+        let model =
+            line.and_then(|line| line.split_once(':')).map_or(std::env::consts::ARCH, |(_, model)| model.trim());
+        Machine { device, model: model.into(), cores, threads, date: today() }
+    }
+
+    pub fn print(&self) {
+        println!("{}, {} cores, {} threads, {}", self.model, self.cores, self.threads, self.date);
+        println!("fractal {}, dense baseline: gemm {}\n", env!("CARGO_PKG_VERSION"), locked_version("gemm"));
+    }
+}
+
+/// The version of a package in the lock file.
+fn locked_version(package: &str) -> &'static str {
+    let mut lines = LOCK.lines();
+    let name = format!("name = \"{package}\"");
+    let version = lines.find(|line| *line == name).and_then(|_| lines.next());
+    version.and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"')).unwrap_or("of unknown version")
+}
+
+/// The UTC date as year-month-day.
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    date(seconds / 86_400)
+}
+
+/// The Gregorian date of a day since 1970-01-01.
+fn date(day: u64) -> String {
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, day);
+    while left >= 365 + u64::from(leap(year)) {
+        left -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for days in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if left < days {
+            break;
+        }
+        left -= days;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", left + 1)
+}
+
+/// The rows so far.
+pub struct Report {
+    machine: Machine,
+    width: usize,
+    rows: Vec<Measured>,
+}
+
+struct Measured {
+    shape: Shape,
+    dtype: DType,
+    case: Case,
+    row: Row,
+}
+
+impl Report {
+    /// `width`: characters of the longest pattern.
+    pub fn new(machine: Machine, width: usize) -> Report {
+        Report { machine, width: width.clamp("pattern".len(), MOST_WIDTH), rows: Vec::new() }
+    }
+
+    pub fn heading(&self) -> String {
+        format!(
+            "{:17}  dtype  {:width$}  sparsity    dense us     time us  speedup  rel_err  packed  kernel",
+            "n/k/m",
+            "pattern",
+            width = self.width
+        )
+    }
+
+    /// The line of a pattern that was measured.
+    pub fn add(&mut self, shape: Shape, dtype: DType, case: &Case, row: Row) -> String {
+        let line = format!(
+            "{}  {:7.3}%  {:10.1}  {:10.1}  {:6.2}x  {:7.1e}  {:5.1}%  {}",
+            self.start(shape, dtype, case),
+            row.sparsity * 100.0,
+            microseconds(row.dense),
+            microseconds(row.time),
+            speedup(&row),
+            row.rel_err,
+            row.packed_bytes as f64 / row.dense_bytes as f64 * 100.0,
+            row.kernel,
+        );
+        self.rows.push(Measured { shape, dtype, case: case.clone(), row });
+        line
+    }
+
+    /// The line of a pattern that cannot be had.
+    pub fn not_run(&self, shape: Shape, dtype: DType, case: &Case, reason: &str) -> String {
+        let asked = case.asked.unwrap_or_default() * 100.0;
+        format!("{}  {asked:7.3}%  not run: {reason}", self.start(shape, dtype, case))
+    }
+
+    fn start(&self, shape: Shape, dtype: DType, case: &Case) -> String {
+        let Shape { n, k, m } = shape;
+        let width = self.width;
+        format!("{:17}  {:5}  {:width$}", format!("{n}/{k}/{m}"), dtype.name(), shortened(&case.name))
+    }
+
+    /// The geometric mean of the speedups of each pattern, over its shapes.
+    pub fn print_means(&self) {
+        let key = |m: &Measured| (m.case.name.clone(), m.case.asked, m.dtype);
+        let mut keys = Vec::new();
+        for row in &self.rows {
+            if !keys.contains(&key(row)) {
+                keys.push(key(row));
+            }
+        }
+        println!("\ngeometric means of the speedups");
+        for wanted in keys {
+            let logs: Vec<f64> =
+                self.rows.iter().filter(|row| key(row) == wanted).map(|row| speedup(&row.row).ln()).collect();
+            let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+            let (name, asked, dtype) = wanted;
+            let asked = asked.map_or("      own".into(), |asked| format!("{:8.3}%", asked * 100.0));
+            let (width, name, count) = (self.width, shortened(&name), logs.len());
+            println!("  {:5}  {name:width$}  {asked}  {mean:5.2}x  over {count} shapes", dtype.name());
+        }
+        println!(
+            "\nspeedup: dense time over pruned time, medians of rounds in which both take turns; rel_err: greatest error \
+             over\ngreatest magnitude, against f64 on sampled rows; packed: bytes with indices, of the dense weight's"
+        );
+    }
+
+    /// Writes the rows beside their file first, so that no reader finds half of them.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
+        let text = serde_json::to_string_pretty(&rows)? + "\n";
+        let temporary = temporary(path);
+        let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+        written.map_err(|e| {
+            // The file may not be there; the error to tell is the first one.
+            let _ = std::fs::remove_file(&temporary);
+            format!("cannot write {}: {e}", path.display()).into()
+        })
+    }
+
+    fn row_json(&self, Measured { shape, dtype, case, row }: &Measured) -> Value {
+        json!({
+            "n": shape.n,
+            "k": shape.k,
+            "m": shape.m,
+            "dtype": dtype.name(),
+            "pattern": case.name,
+            "sparsity": case.asked.unwrap_or(row.sparsity),
+            "actual_sparsity": row.sparsity,
+            "retained": row.retained,
+            "device": self.machine.device,
+            "time_us": microseconds(row.time),
+            "dense_us": microseconds(row.dense),
+            "speedup": speedup(row),
+            "rounds": row.rounds,
+            "rel_err": row.rel_err,
+            "kernel": row.kernel,
+            "packed_bytes": row.packed_bytes,
+            "dense_bytes": row.dense_bytes,
+            "prepare_us": microseconds(row.prepare),
+            "machine": self.machine.model,
+            "cores": self.machine.cores,
+            "threads": self.machine.threads,
+            "fractal": env!("CARGO_PKG_VERSION"),
+            "baseline": format!("gemm {}", locked_version("gemm")),
+            "date": self.machine.date,
+        })
+    }
+}
+
+/// Fails now where [`Report::write_json`] would fail after the run.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let temporary = temporary(path);
+    if path.is_dir() {
+        return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
+    }
+    std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
+    })
+}
+
+/// A name beside `path` that no other process uses.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    name.into()
+}
+
+/// Characters of a pattern that the table shows.
+const MOST_WIDTH: usize = 40;
+
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= MOST_WIDTH {
+        return name.into();
+    }
+    name.chars().take(MOST_WIDTH - 1).chain(['…']).collect()
+}
+
+fn speedup(row: &Row) -> f64 {
+    row.dense.as_secs_f64() / row.time.as_secs_f64()
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(59), "1970-03-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_453), "2025-12-31");
+    }
+
+    #[test]
+    fn the_baseline_has_a_version() {
+        assert!(locked_version("gemm").starts_with("0."), "{}", locked_version("gemm"));
+        assert_eq!(locked_version("no-such-package"), "of unknown version");
+    }
+}
