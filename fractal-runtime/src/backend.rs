@@ -1,9 +1,11 @@
 //! What every backend offers, and the reference one. [`Gemm`] -> [`Compiled`] -> (with a packed weight) [`Loaded`].
 
+use crate::cuda::CudaWeight;
 use crate::error::Error;
 use crate::gemm::Gemm;
 use crate::prune::Pruned;
 use crate::tensor::Tensor;
+use fractal_dsl::Layout;
 use fractal_sched::{Form, LoopIr, Operands, Schedule, Tables, interpret, lower, verify};
 use std::sync::Arc;
 
@@ -28,20 +30,22 @@ pub trait Compiled: Send + Sync {
     fn load(&self, weight: &Pruned) -> Result<Arc<dyn Loaded>, Error>;
 }
 
-/// The operands of one call, feature-major, their shapes checked.
+/// The operands of one call, in the layouts of [`Loaded::layouts`], their shapes checked.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a> {
-    /// X[k, m].
+    /// X.
     pub x: &'a Tensor,
     /// Bias vectors of n entries.
     pub bias: Vec<&'a [f32]>,
-    /// Residual matrices [n, m].
+    /// Residual matrices, laid out as Y.
     pub residual: Vec<&'a Tensor>,
+    /// Tokens.
+    pub m: usize,
 }
 
 /// A compiled GEMM with its weight.
 pub trait Loaded: Send + Sync {
-    /// Writes all of `y` [n, m], feature-major, whatever it held.
+    /// Writes all of `y`, whatever it held.
     ///
     /// # Errors
     /// Where the device fails.
@@ -49,6 +53,16 @@ pub trait Loaded: Send + Sync {
 
     /// The kernel that runs for m tokens, and why where it is not the pattern's own.
     fn kernel(&self, m: usize) -> String;
+
+    /// The layouts of X and of Y (and residuals) that [`Loaded::run`] works on.
+    fn layouts(&self) -> (Layout, Layout) {
+        (Layout::FeatureMajor, Layout::FeatureMajor)
+    }
+
+    /// The weight on a GPU, for calls on device buffers and streams.
+    fn cuda(&self) -> Option<&CudaWeight> {
+        None
+    }
 }
 
 /// Runs LoopIr element by element: slow and exact, the measure of the other backends.
@@ -100,7 +114,7 @@ impl Loaded for InterpretedWeight {
         let operands = Operands {
             values: &packed.values,
             x: &x,
-            m: inputs.x.columns(),
+            m: inputs.m,
             bias: inputs.bias.clone(),
             residual: residual.iter().map(Vec::as_slice).collect(),
         };

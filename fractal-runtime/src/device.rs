@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Compiled, Inputs, Interpreter, Loaded};
 use crate::cpu::CpuBackend;
+use crate::cuda::{CudaBackend, CudaDevice, CudaWeight};
 use crate::error::Error;
 use crate::gemm::Gemm;
 use crate::prune::Pruned;
@@ -33,9 +34,26 @@ impl Device {
 
     /// The best device there is; [`Device::why`] tells why it was chosen.
     pub fn auto() -> Device {
-        let cpu = Device::cpu();
-        let why = format!("{}; no GPU backend in this build", cpu.why);
-        Device { why, ..cpu }
+        match Device::cuda(0) {
+            Ok(device) => device,
+            Err(error) => {
+                let cpu = Device::cpu();
+                let why = format!("{}; no GPU: {error}", cpu.why);
+                Device { why, ..cpu }
+            }
+        }
+    }
+
+    /// The NVIDIA GPU of this number.
+    ///
+    /// # Errors
+    /// No driver, no such GPU, no compiler for it: what was looked for and what to install.
+    pub fn cuda(index: usize) -> Result<Device, Error> {
+        let device = CudaDevice::open(index)?;
+        device.compiler()?;
+        let info = device.info();
+        let why = format!("{} ({})", info.name, info.arch);
+        Ok(Device { backend: Arc::new(CudaBackend::new(device)), why })
     }
 
     /// The reference interpreter, which lowers to `form`.
@@ -76,12 +94,20 @@ impl fmt::Debug for Device {
 impl FromStr for Device {
     type Err = Error;
 
-    /// `cpu` or `auto`.
+    /// `cpu`, `cuda`, `cuda:1` or `auto`.
     fn from_str(text: &str) -> Result<Device, Error> {
+        let unknown = || Error::Device {
+            asked: text.into(),
+            reason: "expected `cpu`, `auto`, `cuda` or `cuda:` and the number of a GPU".into(),
+        };
         match text {
             "cpu" => Ok(Device::cpu()),
             "auto" => Ok(Device::auto()),
-            other => Err(Error::Device { asked: other.into(), reason: "expected `cpu` or `auto`".into() }),
+            "cuda" => Device::cuda(0),
+            other => {
+                let index = other.strip_prefix("cuda:").and_then(|index| index.parse().ok()).ok_or_else(unknown)?;
+                Device::cuda(index)
+            }
         }
     }
 }
@@ -194,24 +220,30 @@ impl Layer {
             }
             residual.push(tensor);
         }
-        // Kernels are feature-major; a token-major edge costs one transpose.
-        let turned_x = (!feature_major).then(|| x.transposed());
-        let token_major_y = gemm.output() == Layout::TokenMajor;
-        let turned: Vec<Tensor> =
-            if token_major_y { residual.iter().map(|r| r.transposed()).collect() } else { Vec::new() };
+        // A kernel that cannot read or write a token-major edge costs one transpose there.
+        let (x_native, y_native) = self.loaded.layouts();
+        let turned_x = (x_native != gemm.input()).then(|| x.transposed());
+        let turn_y = y_native != gemm.output();
+        let turned: Vec<Tensor> = if turn_y { residual.iter().map(|r| r.transposed()).collect() } else { Vec::new() };
         let inputs = Inputs {
             x: turned_x.as_ref().unwrap_or(x),
             bias: bias.iter().map(Vec::as_slice).collect(),
-            residual: if token_major_y { turned.iter().collect() } else { residual },
+            residual: if turn_y { turned.iter().collect() } else { residual },
+            m,
         };
-        if token_major_y {
-            let mut result = Tensor::zeros(gemm.dtype(), n, m);
+        if turn_y {
+            let mut result = Tensor::zeros(gemm.dtype(), y.columns(), y.rows());
             self.loaded.run(&inputs, &mut result)?;
             *y = result.transposed();
             Ok(())
         } else {
             self.loaded.run(&inputs, y)
         }
+    }
+
+    /// The weight on a GPU, for calls on device buffers and streams; `None` on other devices.
+    pub fn cuda(&self) -> Option<&CudaWeight> {
+        self.loaded.cuda()
     }
 }
 

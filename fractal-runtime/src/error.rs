@@ -1,6 +1,7 @@
 //! Everything that can go wrong between a program and its result.
 
 use crate::cpu;
+use crate::cuda::CudaError;
 use crate::gemm::GemmError;
 use crate::prune::PruneError;
 use crate::tensor::TensorError;
@@ -36,6 +37,35 @@ pub enum Error {
     /// The CPU kernel refused its operands.
     #[error(transparent)]
     Cpu(#[from] cpu::ExecuteError),
+    /// The GPU, its driver or its compiler.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// A weight that cannot be laid out for its kernel.
+    #[error("kernel {kernel}: {reason}")]
+    Layout {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        reason: String,
+    },
+    /// A device buffer that is shorter than its operand.
+    #[error("operand `{operand}`: expected a buffer of {expected} bytes, found {found}")]
+    ShortBuffer {
+        /// The operand.
+        operand: String,
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes found.
+        found: usize,
+    },
+    /// More tokens than one launch covers.
+    #[error("{m} tokens in one call; expected at most {most}: split the batch")]
+    TooManyTokens {
+        /// Tokens of the call.
+        m: usize,
+        /// The most.
+        most: usize,
+    },
     /// A dimension that the program leaves to the run.
     #[error("compile: {dimension} is known only at run time; call compile_for with the weight's n and k")]
     RuntimeDimension {

@@ -1,5 +1,4 @@
 //! Where a sparse GEMM runs: devices, packed tensors, pruning.
-
 //!
 //! | stage | input | output | file |
 //! |---|---|---|---|
@@ -16,6 +15,7 @@ mod error;
 mod gemm;
 pub mod model;
 mod prune;
+mod record;
 mod sparse_gemm;
 mod tensor;
 
@@ -23,5 +23,6 @@ pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
 pub use prune::{Given, Importance, Magnitude, PruneError, Pruned, pack_masked, prune};
+pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;
 pub use tensor::{Tensor, TensorError};

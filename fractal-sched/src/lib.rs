@@ -5,9 +5,11 @@
 //! | lower | [`fractal_dsl::pattern::Pattern`], [`Schedule`] | [`LoopIr`] | `lower` |
 //! | verify | [`LoopIr`] | the same, known to stay in bounds | `verify` |
 //! | print | [`LoopIr`] | text | `print` |
+//! | emit | [`codegen::KernelConfig`] | CUDA text | `codegen` |
 //! | execute | [`LoopIr`], index vectors, a [`Machine`] | the machine's effects | `execute` |
 //! | interpret | [`LoopIr`], packed weight, activations | result, slow and exact | `interpret` |
 
+pub mod codegen;
 pub mod execute;
 pub mod interpret;
 pub mod loop_ir;

@@ -57,6 +57,20 @@ pub const SHAPES: &[(usize, usize, usize)] = &[
     (64, 128, 8),
 ];
 
+/// The first GPU; without one prints `[SKIP]`, or panics if `FRACTAL_REQUIRE_CUDA=1`.
+pub fn cuda_or_skip() -> Option<Device> {
+    match Device::cuda(0) {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var_os("FRACTAL_REQUIRE_CUDA").is_some_and(|v| v == "1") => {
+            panic!("FRACTAL_REQUIRE_CUDA=1, but there is no CUDA device: {error}")
+        }
+        Err(error) => {
+            println!("[SKIP] no CUDA device: {error}");
+            None
+        }
+    }
+}
+
 pub fn pattern(text: &str, n: usize, k: usize, keep: f64, dtype: DType) -> Pattern {
     match text.parse::<Named>() {
         Ok(named) => named.pattern(n, k, named.fixed_keep().unwrap_or(keep)).unwrap_or_else(|e| panic!("{text}: {e}")),

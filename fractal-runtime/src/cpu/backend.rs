@@ -134,7 +134,7 @@ impl CpuWeight {
 
 impl Loaded for CpuWeight {
     fn run(&self, inputs: &Inputs<'_>, y: &mut Tensor) -> Result<(), Error> {
-        let mut candidate = self.choose(inputs.x.columns());
+        let mut candidate = self.choose(inputs.m);
         // Zero times an infinity is no zero: stored zeros must not meet activations that the pattern drops.
         if candidate != 0 && !inputs.x.is_finite() {
             candidate = 0;

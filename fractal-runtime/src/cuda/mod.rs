@@ -35,6 +35,7 @@
 //! [`Event::synchronize`], [`Event::milliseconds_until`] and [`Stream::time`]; in nothing else. A launch, a replay, an
 //! allocation and a drop do not wait.
 
+mod backend;
 mod cache;
 mod cubin;
 mod device;
@@ -50,7 +51,9 @@ mod target;
 mod tensor_map;
 #[doc(hidden)]
 pub mod testing;
+mod tiles;
 
+pub use backend::{CudaBackend, CudaWeight, DeviceInputs, KernelPlan, download_tensor, source_of, upload_tensor};
 pub use cache::{CubinCache, Key, Lookup, Origin};
 pub use cubin::{Cubin, KernelInfo};
 pub use device::{CudaDevice, DeviceInfo};
@@ -62,6 +65,7 @@ pub use nvrtc::{Compiler, Options, Source};
 pub use stream::{Event, Stream};
 pub use target::{Arch, Version};
 pub use tensor_map::{Element, Swizzle, TensorMap};
+pub use tiles::{DeviceTiles, choose_rows, lay_out};
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,455 @@
+//! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
+
+use super::tiles::{DeviceTiles, choose_rows, lay_out};
+use super::{Arg, Buffer, CudaDevice, CudaError, Kernel, LaunchShape, Options, Source, Stream};
+use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
+use crate::cpu::Values;
+use crate::error::Error;
+use crate::gemm::Gemm;
+use crate::prune::{PruneError, Pruned};
+use crate::record::{RecordedTile, record_tiles};
+use crate::tensor::Tensor;
+use fractal_dsl::pattern::{Packed, Pattern, Step};
+use fractal_dsl::{DType, Intrinsic, Layout};
+use fractal_sched::codegen::{
+    CudaSource, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
+};
+use fractal_sched::loop_ir::{Expr, Stmt};
+use fractal_sched::{Form, LoopIr};
+use half::{bf16, f16};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One NVIDIA GPU.
+#[derive(Clone, Debug)]
+pub struct CudaBackend {
+    device: CudaDevice,
+}
+
+impl CudaBackend {
+    /// On this GPU.
+    pub fn new(device: CudaDevice) -> CudaBackend {
+        CudaBackend { device }
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn compile(&self, gemm: &Gemm) -> Result<Arc<dyn Compiled>, Error> {
+        let sm = self.device.info().arch.major * 10 + self.device.info().arch.minor;
+        let plan = KernelPlan::new(gemm, sm)?;
+        Ok(Arc::new(CudaGemm { plan: Arc::new(plan), device: self.device.clone() }))
+    }
+}
+
+/// What is chosen for a GEMM before there is a weight.
+#[derive(Clone, Debug)]
+pub struct KernelPlan {
+    gemm: Gemm,
+    /// The pattern whose tiles run: the GEMM's own, or the one without the 2-of-4 skip that the instruction does.
+    pattern: Pattern,
+    ir: LoopIr,
+    intrinsic: Intrinsic,
+    provenance: Provenance,
+}
+
+impl KernelPlan {
+    /// Chooses the instruction for a GPU of compute capability `sm` (80, 90, …).
+    ///
+    /// # Errors
+    /// Where the pattern cannot be lowered.
+    pub fn new(gemm: &Gemm, sm: u32) -> Result<KernelPlan, Error> {
+        let own = gemm.pattern().executed();
+        let tensor_core = gemm.dtype() != DType::F32 && sm >= Intrinsic::MmaSync.min_sm();
+        let lowered = |pattern: &Pattern| {
+            lower_checked(&Gemm::new(pattern.clone(), gemm.dtype()), Form::Condensed, 1).map(|ir| (pattern.clone(), ir))
+        };
+        let groups = if tensor_core && two_of_four(&own) { own.coarser() } else { None };
+        let sparse = match groups {
+            Some(pattern) => Some(lowered(&pattern)?).filter(|(_, ir)| groups_of_four(&ir.body)),
+            None => None,
+        };
+        let (intrinsic, (pattern, ir)) = match sparse {
+            Some(sparse) => (Intrinsic::MmaSp, sparse),
+            None if tensor_core => (Intrinsic::MmaSync, lowered(&own)?),
+            None => (Intrinsic::Ffma, lowered(&own)?),
+        };
+        let provenance = Provenance::of_pattern(format!("{} x {} weight", own.n(), own.k()), gemm.pattern());
+        Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, provenance })
+    }
+
+    /// The instruction.
+    pub fn intrinsic(&self) -> Intrinsic {
+        self.intrinsic
+    }
+
+    /// The configuration for blocks of `rows` rows and `tokens` tokens, with X aligned to `vector` elements.
+    pub fn config(&self, rows: usize, stored_zeros: bool, tokens: usize, vector: usize) -> KernelConfig {
+        let (step, stages) = match self.intrinsic {
+            Intrinsic::Ffma => (16, 4),
+            Intrinsic::MmaSp => (64, 4),
+            _ => (32, 5),
+        };
+        KernelConfig {
+            intrinsic: self.intrinsic,
+            dtype: self.gemm.dtype(),
+            rows,
+            tokens,
+            step,
+            stages,
+            vector,
+            output: self.gemm.output(),
+            stored_zeros,
+            epilogue: self.gemm.steps().to_vec(),
+        }
+    }
+
+    /// The source of a configuration.
+    ///
+    /// # Errors
+    /// A sentence, where the configuration is none.
+    pub fn source(&self, config: &KernelConfig) -> Result<CudaSource, String> {
+        emit(config, &self.provenance)
+    }
+
+    fn tiles(&self, weight: &Pruned) -> Result<(Vec<RecordedTile>, Packed<f32>), Error> {
+        let packed = if self.pattern == *weight.packed_pattern() {
+            weight.packed().clone()
+        } else {
+            let selection = weight.packed_pattern().coarser_selection(&weight.packed().selection());
+            self.pattern.pack(&selection, &weight.packed().unpack()).map_err(PruneError::from)?
+        };
+        Ok((record_tiles(&self.ir, &packed)?, packed))
+    }
+}
+
+/// Whether the finest skip keeps at most two of four columns.
+fn two_of_four(pattern: &Pattern) -> bool {
+    let skip = pattern.steps().iter().enumerate().rfind(|(_, s)| matches!(s, Step::Skip { .. }));
+    skip.is_some_and(|(number, step)| match step {
+        Step::Skip { axis, .. } => {
+            pattern.axis(*axis).len == 4
+                && pattern.axis(*axis).kind == fractal_dsl::pattern::AxisKind::Reduction
+                && pattern.kept_per_region(number).is_some_and(|kept| kept <= 2)
+        }
+        _ => false,
+    })
+}
+
+/// Whether the tile's columns come in groups of four, in tiles of at least 16 rows.
+fn groups_of_four(stmts: &[Stmt]) -> bool {
+    stmts.iter().any(|stmt| match stmt {
+        Stmt::For { body, .. } | Stmt::If { body, .. } => groups_of_four(body),
+        Stmt::Mma { weights, .. } => {
+            let rows = weights.rows.iter().map(|l| if let Expr::Int(e) = l.extent { e } else { 1 }).product::<i64>();
+            rows >= 16 && weights.columns.last().is_some_and(|l| l.extent == Expr::Int(4))
+        }
+        _ => false,
+    })
+}
+
+/// The source of a generated kernel, with its headers.
+pub fn source_of(generated: &CudaSource) -> Source {
+    let source = Source::new(generated.name.clone(), generated.text.clone());
+    HEADERS.iter().fold(source, |source, (name, text)| source.header(*name, *text))
+}
+
+struct CudaGemm {
+    plan: Arc<KernelPlan>,
+    device: CudaDevice,
+}
+
+impl Compiled for CudaGemm {
+    fn load(&self, weight: &Pruned) -> Result<Arc<dyn Loaded>, Error> {
+        let stream = self.device.stream()?;
+        Ok(Arc::new(CudaWeight::new(Arc::clone(&self.plan), &self.device, stream, weight)?))
+    }
+}
+
+/// A weight on the device, and the kernels that have run with it.
+pub struct CudaWeight {
+    plan: Arc<KernelPlan>,
+    device: CudaDevice,
+    stream: Stream,
+    rows: usize,
+    stored_zeros: bool,
+    waste: f64,
+    blocks: usize,
+    values: Buffer,
+    positions: Option<Buffer>,
+    columns: Buffer,
+    begin: Buffer,
+    row_list: Buffer,
+    kernels: Mutex<HashMap<(usize, usize), Kernel>>,
+    transpose: Mutex<Option<Kernel>>,
+}
+
+/// The operands of one call on the device, in the GEMM's layouts.
+#[derive(Clone, Debug)]
+pub struct DeviceInputs<'a> {
+    /// X.
+    pub x: &'a Buffer,
+    /// Y.
+    pub y: &'a Buffer,
+    /// Bias vectors of n f32.
+    pub bias: Vec<&'a Buffer>,
+    /// Residuals, laid out as Y.
+    pub residual: Vec<&'a Buffer>,
+    /// Tokens.
+    pub m: usize,
+}
+
+/// Values in their storage type on the device.
+fn upload_values(stream: &Stream, values: &[f32], dtype: DType) -> Result<Buffer, CudaError> {
+    match dtype {
+        DType::F32 => stream.upload(values),
+        DType::F16 => stream.upload(&values.iter().map(|&v| f16::from_f32(v).to_bits()).collect::<Vec<u16>>()),
+        DType::BF16 => stream.upload(&values.iter().map(|&v| bf16::from_f32(v).to_bits()).collect::<Vec<u16>>()),
+    }
+}
+
+/// A host matrix on the device.
+///
+/// # Errors
+/// Where the device has no room or fails.
+pub fn upload_tensor(stream: &Stream, tensor: &Tensor) -> Result<Buffer, CudaError> {
+    match tensor.values() {
+        Values::F32(v) => stream.upload(v),
+        Values::F16(v) => stream.upload(&v.iter().map(|v| v.to_bits()).collect::<Vec<u16>>()),
+        Values::BF16(v) => stream.upload(&v.iter().map(|v| v.to_bits()).collect::<Vec<u16>>()),
+    }
+}
+
+/// A matrix of the device on the host.
+///
+/// # Errors
+/// Where the device fails, or the buffer is shorter than the matrix.
+pub fn download_tensor(
+    stream: &Stream,
+    buffer: &Buffer,
+    dtype: DType,
+    rows: usize,
+    columns: usize,
+) -> Result<Tensor, Error> {
+    let values = match dtype {
+        DType::F32 => Values::F32(stream.download(buffer)?),
+        DType::F16 => Values::F16(stream.download::<u16>(buffer)?.into_iter().map(f16::from_bits).collect()),
+        DType::BF16 => Values::BF16(stream.download::<u16>(buffer)?.into_iter().map(bf16::from_bits).collect()),
+    };
+    Ok(Tensor::new(rows, columns, values)?)
+}
+
+impl CudaWeight {
+    fn new(plan: Arc<KernelPlan>, device: &CudaDevice, stream: Stream, weight: &Pruned) -> Result<CudaWeight, Error> {
+        let (tiles, packed) = plan.tiles(weight)?;
+        let n = plan.pattern.n();
+        let (rows, stored_zeros) = plan.block_rows(&tiles);
+        let config = plan.config(rows, stored_zeros, 64, 1);
+        let tables = lay_out(&config, &tiles, &packed.values, n, weight.kept())
+            .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
+        let DeviceTiles { columns, begin, rows: row_list, values, positions, waste } = &tables;
+        let sparse = plan.intrinsic == Intrinsic::MmaSp;
+        Ok(CudaWeight {
+            rows,
+            stored_zeros,
+            waste: *waste,
+            blocks: tables.blocks(),
+            values: upload_values(&stream, values, plan.gemm.dtype())?,
+            positions: if sparse { Some(stream.upload(positions)?) } else { None },
+            columns: stream.upload(columns)?,
+            begin: stream.upload(begin)?,
+            row_list: stream.upload(row_list)?,
+            kernels: Mutex::new(HashMap::new()),
+            transpose: Mutex::new(None),
+            device: device.clone(),
+            plan,
+            stream,
+        })
+    }
+
+    /// The stream that the weight was loaded on.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Stored over kept elements: what covering the pattern costs.
+    pub fn waste(&self) -> f64 {
+        self.waste
+    }
+
+    /// The configuration that runs for m tokens.
+    pub fn config(&self, m: usize) -> KernelConfig {
+        let dtype = self.plan.gemm.dtype();
+        let vector =
+            (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
+    }
+
+    /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
+    fn tokens(&self, m: usize) -> usize {
+        let choices: &[usize] = if self.plan.intrinsic == Intrinsic::Ffma { &[128, 64] } else { &[128, 64, 32, 16] };
+        let enough = self.device.info().sm_count as usize;
+        let fits = |tokens: usize| tokens < 2 * m.max(1) && self.blocks * m.div_ceil(tokens) >= enough;
+        let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
+        choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least)
+    }
+
+    fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
+        let key = (config.tokens, config.vector);
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels.get(&key) {
+            return Ok(kernel.clone());
+        }
+        let layout = |reason| Error::Layout { kernel: config.name(), reason };
+        let generated = self.plan.source(config).map_err(layout)?;
+        let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
+        kernels.insert(key, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// X[m, k] as X[k, m], in a buffer of the stream's.
+    fn turn(&self, stream: &Stream, x: &Buffer, m: usize) -> Result<Buffer, Error> {
+        let (k, element) = (self.plan.pattern.k(), self.plan.gemm.dtype().bytes());
+        let mut turn = self.transpose.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = match &*turn {
+            Some(kernel) => kernel.clone(),
+            None => {
+                let generated = emit_transpose(self.plan.gemm.dtype());
+                let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
+                turn.insert(kernel).clone()
+            }
+        };
+        drop(turn);
+        let turned = stream.alloc(k * m * element)?;
+        let side = TRANSPOSE_SIDE as u32;
+        let shape = LaunchShape {
+            grid: [(k as u32).div_ceil(side), (m as u32).div_ceil(side), 1],
+            block: [side, 8, 1],
+            shared: 0,
+            overlap: false,
+        };
+        let arguments = [Arg::Buffer(x), Arg::Buffer(&turned), Arg::I32(m as i32), Arg::I32(k as i32)];
+        // SAFETY: both buffers hold m times k elements; the kernel checks every place against m and k.
+        unsafe { kernel.launch(stream, &shape, &arguments)? };
+        Ok(turned)
+    }
+
+    /// Puts one call on a stream; the host does not wait.
+    ///
+    /// # Errors
+    /// A buffer that is too short, a kernel that does not compile or launch.
+    pub fn launch(&self, stream: &Stream, inputs: &DeviceInputs<'_>) -> Result<(), Error> {
+        let (n, k, m) = (self.plan.pattern.n(), self.plan.pattern.k(), inputs.m);
+        if m == 0 {
+            return Ok(());
+        }
+        let element = self.plan.gemm.dtype().bytes();
+        let short = |operand: &str, buffer: &Buffer, bytes: usize| {
+            let found = buffer.bytes();
+            if found >= bytes {
+                Ok(())
+            } else {
+                Err(Error::ShortBuffer { operand: operand.into(), expected: bytes, found })
+            }
+        };
+        short("x", inputs.x, k * m * element)?;
+        short("y", inputs.y, n * m * element)?;
+        let gemm = &self.plan.gemm;
+        if inputs.bias.len() != gemm.bias().len() || inputs.residual.len() != gemm.residual().len() {
+            let needed: Vec<String> = gemm.bias().iter().chain(gemm.residual()).cloned().collect();
+            return Err(Error::Missing { operand: "of the epilogue".into(), needed });
+        }
+        inputs.bias.iter().try_for_each(|b| short("bias", b, n * 4))?;
+        inputs.residual.iter().try_for_each(|r| short("residual", r, n * m * element))?;
+        let config = self.config(m);
+        let tokens = m.div_ceil(config.tokens);
+        if m >= 1 << 31 || tokens > 65_535 {
+            return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
+        }
+        let kernel = self.kernel_for(&config)?;
+        let turned = match gemm.input() {
+            Layout::FeatureMajor => None,
+            Layout::TokenMajor => Some(self.turn(stream, inputs.x, m)?),
+        };
+        let arguments: Vec<Arg<'_>> = parameters(&config)
+            .into_iter()
+            .map(|parameter| match parameter {
+                Parameter::X => Arg::Buffer(turned.as_ref().unwrap_or(inputs.x)),
+                Parameter::Y => Arg::Buffer(inputs.y),
+                Parameter::Values => Arg::Buffer(&self.values),
+                Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
+                Parameter::Columns => Arg::Buffer(&self.columns),
+                Parameter::Begin => Arg::Buffer(&self.begin),
+                Parameter::Rows => Arg::Buffer(&self.row_list),
+                Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
+                Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
+                Parameter::N => Arg::I32(n as i32),
+                Parameter::M => Arg::I32(m as i32),
+            })
+            .collect();
+        let shape = LaunchShape {
+            grid: [self.blocks as u32, tokens as u32, 1],
+            block: [config.threads() as u32, 1, 1],
+            shared: config.shared_bytes() as u32,
+            overlap: false,
+        };
+        // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
+        // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
+        unsafe { kernel.launch(stream, &shape, &arguments)? };
+        Ok(())
+    }
+}
+
+impl KernelPlan {
+    fn block_rows(&self, tiles: &[RecordedTile]) -> (usize, bool) {
+        if self.intrinsic == Intrinsic::MmaSp {
+            let highest = tiles.iter().map(|t| t.rows.len()).max().unwrap_or(16);
+            let rows = [16, 32, 64].into_iter().find(|&rows| rows >= highest).unwrap_or(128);
+            return (rows, false);
+        }
+        // Parts of the peak, estimated from what a block of that height loads for each multiplication.
+        let efficiency = if self.intrinsic == Intrinsic::Ffma { [0.4, 0.7, 0.9, 1.0] } else { [0.25, 0.45, 0.75, 1.0] };
+        choose_rows(tiles, self.pattern.n(), efficiency)
+    }
+}
+
+impl Loaded for CudaWeight {
+    fn run(&self, inputs: &Inputs<'_>, y: &mut Tensor) -> Result<(), Error> {
+        let m = inputs.m;
+        if y.values().is_empty() {
+            return Ok(());
+        }
+        let stream = &self.stream;
+        let x = upload_tensor(stream, inputs.x)?;
+        let result = stream.alloc(y.values().len() * y.dtype().bytes())?;
+        let bias = inputs.bias.iter().map(|b| stream.upload(b)).collect::<Result<Vec<_>, _>>()?;
+        let residual = inputs.residual.iter().map(|r| upload_tensor(stream, r)).collect::<Result<Vec<_>, _>>()?;
+        let device_inputs =
+            DeviceInputs { x: &x, y: &result, bias: bias.iter().collect(), residual: residual.iter().collect(), m };
+        self.launch(stream, &device_inputs)?;
+        *y = download_tensor(stream, &result, y.dtype(), y.rows(), y.columns())?;
+        Ok(())
+    }
+
+    fn kernel(&self, m: usize) -> String {
+        let config = self.config(m);
+        let name = config.name();
+        if self.waste > 1.02 { format!("{name} (stores {:.2} of what is kept)", self.waste) } else { name }
+    }
+
+    fn cuda(&self) -> Option<&CudaWeight> {
+        Some(self)
+    }
+
+    fn layouts(&self) -> (Layout, Layout) {
+        (self.plan.gemm.input(), self.plan.gemm.output())
+    }
+}

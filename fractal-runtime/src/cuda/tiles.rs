@@ -1,0 +1,228 @@
+//! Recorded tiles -> what a generated kernel reads: blocks of rows with one list of kept columns each, and their values.
+//!
+//! Rows that do not keep the same columns can still share a block: it keeps the union and stores zeros (a cover of the
+//! pattern's mask). How much is stored beside what is kept is reported.
+
+use crate::record::RecordedTile;
+use fractal_dsl::Intrinsic;
+use fractal_sched::codegen::KernelConfig;
+use fractal_sched::codegen::tables::{NOTHING, position_place, position_words, weight_place};
+use std::collections::BTreeMap;
+
+/// The tables of one weight, in the order that `tables` of the generator says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceTiles {
+    /// Kept columns of each step.
+    pub columns: Vec<i32>,
+    /// The first step of each block, and one past the last.
+    pub begin: Vec<i32>,
+    /// Rows of each block.
+    pub rows: Vec<i32>,
+    /// Values, step by step.
+    pub values: Vec<f32>,
+    /// Of 2-of-4 kernels: positions, step by step.
+    pub positions: Vec<u32>,
+    /// Stored over kept elements, at least 1; 2-of-4 kernels count what they store.
+    pub waste: f64,
+}
+
+impl DeviceTiles {
+    /// Blocks.
+    pub fn blocks(&self) -> usize {
+        self.begin.len().saturating_sub(1)
+    }
+
+    /// Bytes on the device with `element` bytes a value.
+    pub fn bytes(&self, element: usize) -> usize {
+        self.values.len() * element
+            + 4 * (self.columns.len() + self.begin.len() + self.rows.len() + self.positions.len())
+    }
+}
+
+/// One block before it is laid out: rows of W, the columns in order, and where (row, column) has its value.
+struct Block<'a> {
+    rows: Vec<u32>,
+    columns: Vec<Option<u32>>,
+    /// Tiles that make it, with the first of their rows here and the rows taken.
+    parts: Vec<Part<'a>>,
+}
+
+struct Part<'a> {
+    tile: &'a RecordedTile,
+    /// First row within the tile, and rows.
+    from: usize,
+    len: usize,
+}
+
+/// The height of blocks with the least expected time, and whether it makes tiles share blocks.
+///
+/// `efficiency` gives, for 16, 32, 64 and 128 rows, the part of the instruction's peak that a block of them reaches.
+pub fn choose_rows(tiles: &[RecordedTile], n: usize, efficiency: [f64; 4]) -> (usize, bool) {
+    let time = |at: usize| {
+        let rows = 16 << at;
+        let stored: usize = blocks(tiles, rows, true).iter().map(|b| b.columns.len() * rows).sum();
+        stored as f64 / efficiency[at]
+    };
+    let fitting = (0..4).filter(|&at| at == 0 || 16 << (at - 1) < n);
+    let best = fitting.map(|at| (at, time(at))).min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(at, _)| at);
+    let rows = 16 << best;
+    (rows, blocks(tiles, rows, true).iter().any(|b| b.parts.len() > 1))
+}
+
+/// Cuts tiles that are too high, and puts `together` neighbours that are too low.
+fn blocks(tiles: &[RecordedTile], rows: usize, together: bool) -> Vec<Block<'_>> {
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    let mut open: Option<Block<'_>> = None;
+    for tile in tiles {
+        if tile.rows.len() >= rows {
+            blocks.extend(open.take());
+            for from in (0..tile.rows.len()).step_by(rows) {
+                let len = rows.min(tile.rows.len() - from);
+                blocks.push(Block {
+                    rows: tile.rows[from..from + len].to_vec(),
+                    columns: tile.columns.iter().map(|c| c.map(|(k, _)| k)).collect(),
+                    parts: vec![Part { tile, from, len }],
+                });
+            }
+            continue;
+        }
+        if open.as_ref().is_some_and(|b| !together || b.rows.len() + tile.rows.len() > rows) {
+            blocks.extend(open.take());
+        }
+        let block = open.get_or_insert_with(|| Block { rows: vec![], columns: vec![], parts: vec![] });
+        block.rows.extend(&tile.rows);
+        block.parts.push(Part { tile, from: 0, len: tile.rows.len() });
+    }
+    blocks.extend(open);
+    for block in &mut blocks {
+        if block.parts.len() > 1 {
+            let mut union: Vec<u32> =
+                block.parts.iter().flat_map(|p| p.tile.columns.iter().flatten().map(|c| c.0)).collect();
+            union.sort_unstable();
+            union.dedup();
+            block.columns = union.into_iter().map(Some).collect();
+        } else if block.columns.is_empty() {
+            block.columns = block.parts[0].tile.columns.iter().map(|c| c.map(|(k, _)| k)).collect();
+        }
+    }
+    blocks
+}
+
+/// Lays out a weight for the kernel of `config`. Rows in no tile get a block without columns, so that their epilogue runs.
+///
+/// # Errors
+/// A sentence, where a 2-of-4 kernel meets a row that keeps more than two of four columns.
+pub fn lay_out(
+    config: &KernelConfig,
+    tiles: &[RecordedTile],
+    packed: &[f32],
+    n: usize,
+    kept: usize,
+) -> Result<DeviceTiles, String> {
+    let (rows, step, stored) = (config.rows, config.step, config.stored_step());
+    let sparse = config.intrinsic == Intrinsic::MmaSp;
+    // Groups of four columns belong to one tile.
+    let mut blocks = blocks(tiles, rows, !sparse);
+    // The longest first: what is left at the end of a wave is short then.
+    blocks.sort_by_key(|b| std::cmp::Reverse(b.columns.len()));
+    let mut out =
+        DeviceTiles { columns: vec![], begin: vec![0], rows: vec![], values: vec![], positions: vec![], waste: 1.0 };
+    let mut seen = vec![false; n];
+    for block in &blocks {
+        out.rows.extend(block.rows.iter().map(|&r| r as i32));
+        out.rows.resize(out.rows.len().next_multiple_of(rows), NOTHING);
+        block.rows.iter().for_each(|&r| seen[r as usize] = true);
+        let steps = block.columns.len().div_ceil(step);
+        let (first_column, first_step) = (out.columns.len(), out.columns.len() / step);
+        out.columns.extend(block.columns.iter().map(|c| c.map_or(NOTHING, |k| k as i32)));
+        out.columns.resize(first_column + steps * step, NOTHING);
+        out.begin.push((first_step + steps) as i32);
+        let image = rows * stored;
+        out.values.resize((first_step + steps) * image, 0.0);
+        if sparse {
+            out.positions.resize((first_step + steps) * position_words(config), 0);
+            fill_sparse(config, block, packed, first_step, &mut out)?;
+        } else {
+            fill_dense(config, block, packed, first_step, &mut out);
+        }
+    }
+    let mut rest = (0..n).filter(|&r| !seen[r]).peekable();
+    while rest.peek().is_some() {
+        out.rows.extend(rest.by_ref().take(rows).map(|r| r as i32));
+        out.rows.resize(out.rows.len().next_multiple_of(rows), NOTHING);
+        out.begin.push(out.begin.last().copied().unwrap_or(0));
+    }
+    out.waste = (out.values.len() as f64 / kept.max(1) as f64).max(1.0);
+    Ok(out)
+}
+
+fn fill_dense(config: &KernelConfig, block: &Block<'_>, packed: &[f32], first_step: usize, out: &mut DeviceTiles) {
+    let image = config.rows * config.stored_step();
+    let mut put = |row: usize, column: usize, value: f32| {
+        let at = (first_step + column / config.step) * image + weight_place(config, row, column % config.step);
+        out.values[at] = value;
+    };
+    let shared = block.parts.len() > 1;
+    let place: BTreeMap<u32, usize> = if shared {
+        block.columns.iter().enumerate().filter_map(|(at, k)| k.map(|k| (k, at))).collect()
+    } else {
+        BTreeMap::new()
+    };
+    let mut top = 0;
+    for part in &block.parts {
+        for (position, column) in part.tile.columns.iter().enumerate() {
+            let Some((k, slot)) = column else { continue };
+            let at = if shared { place[k] } else { position };
+            for (r, row_slot) in part.tile.row_slots[part.from..part.from + part.len].iter().enumerate() {
+                put(top + r, at, packed[slot + row_slot]);
+            }
+        }
+        top += part.len;
+    }
+}
+
+fn fill_sparse(
+    config: &KernelConfig,
+    block: &Block<'_>,
+    packed: &[f32],
+    first_step: usize,
+    out: &mut DeviceTiles,
+) -> Result<(), String> {
+    let (step, image) = (config.step, config.rows * config.stored_step());
+    let steps = block.columns.len().div_ceil(step);
+    let part = &block.parts[0];
+    for s in 0..steps {
+        for row in 0..config.rows {
+            let row_slot = part.tile.row_slots[part.from..part.from + part.len].get(row);
+            for group in 0..step / 4 {
+                let column = |i: usize| part.tile.columns.get(s * step + group * 4 + i).copied().flatten();
+                let value = |i: usize| match (row_slot, column(i)) {
+                    (Some(row_slot), Some((_, slot))) => packed[row_slot + slot],
+                    _ => 0.0,
+                };
+                let mut chosen: Vec<usize> = (0..4).filter(|&i| value(i) != 0.0).collect();
+                if chosen.len() > 2 {
+                    let n = block.rows.get(row).copied().unwrap_or(0);
+                    return Err(format!(
+                        "row {n} keeps {} of the four columns from position {}",
+                        chosen.len(),
+                        s * step + group * 4
+                    ));
+                }
+                // Places without a column read zeros: no activation meets the zero weight that stands there.
+                let mut spare: Vec<usize> = (0..4).filter(|i| !chosen.contains(i)).collect();
+                spare.sort_by_key(|&i| column(i).is_some());
+                chosen.extend(spare.into_iter().take(2 - chosen.len().min(2)));
+                chosen.sort_unstable();
+                for (at, &i) in chosen.iter().enumerate() {
+                    let place = weight_place(config, row, group * 2 + at);
+                    out.values[(first_step + s) * image + place] = value(i);
+                }
+                let (word, bit) = position_place(row, group);
+                out.positions[(first_step + s) * position_words(config) + word] |=
+                    ((chosen[0] | chosen[1] << 2) as u32) << bit;
+            }
+        }
+    }
+    Ok(())
+}

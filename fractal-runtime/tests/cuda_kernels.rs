@@ -1,0 +1,109 @@
+//! Every kernel that the generator can make for the conformance suite, compiled for three architectures without a GPU.
+
+use fractal_dsl::pattern::Named;
+use fractal_dsl::{DType, Intrinsic, Layout};
+use fractal_runtime::Gemm;
+use fractal_runtime::cuda::testing::compiler_or_skip;
+use fractal_runtime::cuda::{Arch, KernelPlan, Options, source_of};
+use fractal_sched::EpilogueStep;
+use fractal_sched::codegen::{KernelConfig, Provenance, emit, emit_transpose};
+use std::sync::Mutex;
+
+const ARCHS: [Arch; 3] = [Arch::AMPERE, Arch::HOPPER, Arch::BLACKWELL];
+
+fn plan(name: &str, dtype: DType) -> KernelPlan {
+    let named: Named = name.parse().unwrap();
+    let pattern = named.pattern(256, 256, named.fixed_keep().unwrap_or(0.25)).unwrap();
+    KernelPlan::new(&Gemm::new(pattern, dtype), 90).unwrap()
+}
+
+#[test]
+fn the_instruction_follows_from_pattern_and_type() {
+    for (name, half, single) in [
+        ("tw:128", Intrinsic::MmaSync, Intrinsic::Ffma),
+        ("bw:128x64", Intrinsic::MmaSync, Intrinsic::Ffma),
+        ("2:4", Intrinsic::MmaSp, Intrinsic::Ffma),
+        ("tvw:64", Intrinsic::MmaSp, Intrinsic::Ffma),
+        ("vnm:64:2:8", Intrinsic::MmaSp, Intrinsic::Ffma),
+        ("tvw:8", Intrinsic::MmaSync, Intrinsic::Ffma),
+        ("ew", Intrinsic::MmaSync, Intrinsic::Ffma),
+        ("vw:16", Intrinsic::MmaSync, Intrinsic::Ffma),
+    ] {
+        assert_eq!(plan(name, DType::BF16).intrinsic(), half, "{name}");
+        assert_eq!(plan(name, DType::F32).intrinsic(), single, "{name}");
+    }
+    let pattern = "tw:64".parse::<Named>().unwrap().pattern(256, 256, 0.25).unwrap();
+    let old = KernelPlan::new(&Gemm::new(pattern, DType::F16), 75).unwrap();
+    assert_eq!(old.intrinsic(), Intrinsic::Ffma, "before sm_80 there are CUDA cores only");
+}
+
+/// Every combination of instruction, type and tile; epilogues, vectors and layouts in turn.
+fn configs() -> Vec<KernelConfig> {
+    let epilogues: [&[EpilogueStep]; 4] = [
+        &[],
+        &[EpilogueStep::Bias(0), EpilogueStep::Gelu],
+        &[EpilogueStep::Bias(0), EpilogueStep::Relu, EpilogueStep::Residual(0)],
+        &[EpilogueStep::Scale(0.25f32.to_bits()), EpilogueStep::Silu],
+    ];
+    let mut configs = Vec::new();
+    for (name, dtypes) in [
+        ("tw:128", &DType::ALL[..]),
+        ("2:4", &[DType::F16, DType::BF16][..]),
+        ("tw:128 on CUDA cores", &[DType::F16, DType::BF16][..]),
+    ] {
+        for &dtype in dtypes {
+            let name = name.split(' ').next().unwrap();
+            let ffma = dtype == DType::F32 || (name == "tw:128" && configs.len() > 50);
+            for rows in [16, 32, 64, 128] {
+                for tokens in [16, 64, 128] {
+                    let at = configs.len();
+                    let vector = [16, 8, 4, 2][at % 4] / dtype.bytes();
+                    let mut config = plan(name, dtype).config(rows, at % 2 == 1, tokens, vector.max(1));
+                    config.epilogue = epilogues[at / 2 % 4].to_vec();
+                    config.output = if at % 5 == 4 { Layout::TokenMajor } else { Layout::FeatureMajor };
+                    if ffma {
+                        config = KernelConfig { intrinsic: Intrinsic::Ffma, step: 16, stages: 4, ..config };
+                    }
+                    if config.check().is_ok() {
+                        configs.push(config);
+                    }
+                }
+            }
+        }
+    }
+    configs
+}
+
+#[test]
+fn every_kernel_compiles_without_spills() {
+    let Some(compiler) = compiler_or_skip() else { return };
+    let configs = configs();
+    assert!(configs.len() > 50, "{}", configs.len());
+    let mut sources: Vec<_> = configs
+        .iter()
+        .map(|c| source_of(&emit(c, &Provenance::default()).unwrap_or_else(|e| panic!("{c}: {e}"))))
+        .collect();
+    sources.extend([DType::F32, DType::F16].map(|dtype| source_of(&emit_transpose(dtype))));
+    let work: Vec<_> = sources.iter().flat_map(|source| ARCHS.map(|arch| (source, arch))).collect();
+    let (next, failures) = (Mutex::new(work.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                loop {
+                    let Some((source, arch)) = next.lock().unwrap().next() else { return };
+                    match compiler.compile(source, *arch, &Options::default()) {
+                        Ok(cubin) => {
+                            for kernel in cubin.kernels().iter().filter(|k| k.spills()) {
+                                failures.lock().unwrap().push(format!("{arch}: {kernel}"));
+                            }
+                        }
+                        Err(error) => failures.lock().unwrap().push(format!("{arch} {}: {error}", source.name)),
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), work.len(), failures.join("\n"));
+    println!("{} cubins without spills", work.len());
+}

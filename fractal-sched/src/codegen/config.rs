@@ -1,0 +1,149 @@
+//! The configuration of one generated kernel: a small printable record, from which everything else follows.
+
+use crate::schedule::EpilogueStep;
+use fractal_dsl::{DType, Intrinsic, Layout};
+use std::fmt;
+
+/// Tile sizes and choices of one CUDA kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KernelConfig {
+    /// The instruction that multiplies.
+    pub intrinsic: Intrinsic,
+    /// Storage type of W, X and Y.
+    pub dtype: DType,
+    /// Rows of W a block: 16, 32, 64 or 128.
+    pub rows: usize,
+    /// Tokens a block.
+    pub tokens: usize,
+    /// Kept columns a step of the main loop.
+    pub step: usize,
+    /// Steps in flight from global to shared memory.
+    pub stages: usize,
+    /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
+    pub vector: usize,
+    /// Layout of Y and of residuals.
+    pub output: Layout,
+    /// Whether tiles store zeros of elements that the pattern drops.
+    pub stored_zeros: bool,
+    /// What follows the multiplication.
+    pub epilogue: Vec<EpilogueStep>,
+}
+
+impl KernelConfig {
+    /// Elements of W stored for one row and step: half of the columns where 2 of 4 are kept.
+    pub fn stored_step(&self) -> usize {
+        if self.intrinsic == Intrinsic::MmaSp { self.step / 2 } else { self.step }
+    }
+
+    /// Rows and tokens of a warp's tile.
+    pub fn warp_tile(&self) -> (usize, usize) {
+        match self.intrinsic {
+            Intrinsic::Ffma => (self.rows.min(32), 64),
+            _ => (self.rows.min(64), self.tokens.min(32)),
+        }
+    }
+
+    /// Threads a block.
+    pub fn threads(&self) -> usize {
+        let (rows, tokens) = self.warp_tile();
+        (self.rows / rows) * (self.tokens / tokens) * 32
+    }
+
+    /// Bytes of X a stage.
+    pub fn x_bytes(&self) -> usize {
+        self.step * self.tokens * self.dtype.bytes()
+    }
+
+    /// Bytes of W a stage.
+    pub fn w_bytes(&self) -> usize {
+        self.rows * self.stored_step() * self.dtype.bytes()
+    }
+
+    /// Dynamic shared memory a block, bytes.
+    pub fn shared_bytes(&self) -> usize {
+        self.stages * (self.x_bytes() + self.w_bytes())
+    }
+
+    /// Bias operands of the epilogue.
+    pub fn biases(&self) -> usize {
+        count(&self.epilogue, |s| if let EpilogueStep::Bias(number) = s { Some(*number) } else { None })
+    }
+
+    /// Residual operands of the epilogue.
+    pub fn residuals(&self) -> usize {
+        count(&self.epilogue, |s| if let EpilogueStep::Residual(number) = s { Some(*number) } else { None })
+    }
+
+    /// The kernel's name in its source: instruction, type and tile.
+    pub fn name(&self) -> String {
+        let intrinsic = self.intrinsic.name();
+        let covered = if self.stored_zeros { "_covered" } else { "" };
+        format!("gemm_{intrinsic}_{}_{}x{}x{}{covered}", self.dtype, self.rows, self.tokens, self.step)
+    }
+
+    /// What keeps this record from being a kernel.
+    ///
+    /// # Errors
+    /// A sentence that says what was expected and found.
+    pub fn check(&self) -> Result<(), String> {
+        let half = self.dtype != DType::F32;
+        let wrong =
+            |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
+        match self.intrinsic {
+            Intrinsic::Ffma => {}
+            Intrinsic::MmaSync | Intrinsic::MmaSp if half => {}
+            Intrinsic::MmaSync | Intrinsic::MmaSp => {
+                return Err(format!("{}: expected f16 or bf16, found {}", self.intrinsic.name(), self.dtype));
+            }
+            other => return Err(format!("intrinsic: expected ffma, mma_sync or mma_sp, found {}", other.name())),
+        }
+        if ![16, 32, 64, 128].contains(&self.rows) {
+            return wrong("rows", "16, 32, 64 or 128", self.rows);
+        }
+        let tokens: &[usize] = if self.intrinsic == Intrinsic::Ffma { &[64, 128] } else { &[16, 32, 64, 128] };
+        if !tokens.contains(&self.tokens) {
+            return wrong("tokens", "a power of two up to 128 that the instruction's tile divides", self.tokens);
+        }
+        let steps: &[usize] = match self.intrinsic {
+            Intrinsic::Ffma => &[8, 16, 32],
+            Intrinsic::MmaSp => &[64],
+            _ => &[32, 64],
+        };
+        if !steps.contains(&self.step) {
+            return wrong("step", "one that the instruction's depth divides", self.step);
+        }
+        if !(2..=8).contains(&self.stages) {
+            return wrong("stages", "2 to 8", self.stages);
+        }
+        if !self.vector.is_power_of_two() || self.vector * self.dtype.bytes() > 16 {
+            return wrong("vector", "a power of two of at most 16 bytes", self.vector);
+        }
+        Ok(())
+    }
+}
+
+fn count(steps: &[EpilogueStep], number: impl Fn(&EpilogueStep) -> Option<usize>) -> usize {
+    steps.iter().filter_map(number).max().map_or(0, |most| most + 1)
+}
+
+impl fmt::Display for KernelConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}: {} rows x {} tokens x {} columns, {} stages, {} threads, {} bytes of shared memory, vectors of {}",
+            self.intrinsic.name(),
+            self.dtype,
+            self.rows,
+            self.tokens,
+            self.step,
+            self.stages,
+            self.threads(),
+            self.shared_bytes(),
+            self.vector
+        )?;
+        for step in &self.epilogue {
+            write!(f, " | {step}")?;
+        }
+        Ok(())
+    }
+}

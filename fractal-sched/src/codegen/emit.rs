@@ -1,0 +1,190 @@
+//! The order of a kernel's pieces.
+
+use super::{KernelConfig, Provenance, ffma, load, mma_sp, mma_sync, store};
+use fractal_dsl::{DType, Intrinsic};
+
+/// A CUDA source: text, and the headers it includes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaSource {
+    /// The kernel's name.
+    pub name: String,
+    /// CUDA C++.
+    pub text: String,
+}
+
+/// The device helpers, by the name in the `#include`.
+pub const HEADERS: [(&str, &str); 4] = [
+    ("fractal/types.cuh", include_str!("cuh/types.cuh")),
+    ("fractal/memory.cuh", include_str!("cuh/memory.cuh")),
+    ("fractal/mma.cuh", include_str!("cuh/mma.cuh")),
+    ("fractal/epilogue.cuh", include_str!("cuh/epilogue.cuh")),
+];
+
+/// One parameter of a kernel, in the order of its signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// X[k, m].
+    X,
+    /// Y.
+    Y,
+    /// Packed values, step by step.
+    Values,
+    /// Of 2-of-4 kernels: positions, step by step.
+    Positions,
+    /// Kept columns of each tile, padded to whole steps.
+    Columns,
+    /// The first step of each tile, and one past the last.
+    Begin,
+    /// Rows of each tile.
+    Rows,
+    /// A bias operand.
+    Bias(usize),
+    /// A residual operand.
+    Residual(usize),
+    /// Rows of W, `int`.
+    N,
+    /// Tokens, `int`.
+    M,
+}
+
+/// The parameters of a kernel.
+pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
+    let mut parameters = vec![Parameter::X, Parameter::Y, Parameter::Values];
+    if config.intrinsic == Intrinsic::MmaSp {
+        parameters.push(Parameter::Positions);
+    }
+    parameters.extend([Parameter::Columns, Parameter::Begin, Parameter::Rows]);
+    parameters.extend((0..config.biases()).map(Parameter::Bias));
+    parameters.extend((0..config.residuals()).map(Parameter::Residual));
+    parameters.extend([Parameter::N, Parameter::M]);
+    parameters
+}
+
+fn declaration(parameter: Parameter) -> String {
+    match parameter {
+        Parameter::X => "const T* __restrict__ x".into(),
+        Parameter::Y => "T* __restrict__ y".into(),
+        Parameter::Values => "const T* __restrict__ values".into(),
+        Parameter::Positions => "const unsigned* __restrict__ positions".into(),
+        Parameter::Columns => "const int* __restrict__ columns".into(),
+        Parameter::Begin => "const int* __restrict__ begin".into(),
+        Parameter::Rows => "const int* __restrict__ rows".into(),
+        Parameter::Bias(number) => format!("const float* __restrict__ bias{number}"),
+        Parameter::Residual(number) => format!("const T* __restrict__ residual{number}"),
+        Parameter::N => "int n".into(),
+        Parameter::M => "int m".into(),
+    }
+}
+
+/// Writes the kernel of a configuration.
+///
+/// # Errors
+/// What keeps the configuration from being a kernel ([`KernelConfig::check`]).
+pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource, String> {
+    config.check()?;
+    let name = config.name();
+    let multiply = match config.intrinsic {
+        Intrinsic::MmaSync => mma_sync::multiply(config),
+        Intrinsic::MmaSp => mma_sp::multiply(config),
+        _ => ffma::multiply(config),
+    };
+    let pieces = [
+        head(config, provenance),
+        constants(config),
+        signature(config, &name),
+        place(config),
+        load::stage(config, provenance),
+        accumulators(config),
+        main_loop(&multiply),
+        store::tile(config),
+        "}\n".into(),
+    ];
+    Ok(CudaSource { name, text: pieces.join("\n") })
+}
+
+fn head(config: &KernelConfig, provenance: &Provenance) -> String {
+    let statements: String = provenance.statements.iter().map(|s| format!("//   {s}\n")).collect();
+    let title = &provenance.title;
+    let headers: String = HEADERS.iter().map(|(name, _)| format!("#include \"{name}\"\n")).collect();
+    format!("// {title}\n{statements}// {config}\n{headers}\nusing namespace fractal;\n")
+}
+
+fn constants(config: &KernelConfig) -> String {
+    let storage = match config.dtype {
+        DType::F32 => "float",
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+    };
+    let (warp_rows, warp_tokens) = config.warp_tile();
+    let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
+    let (stored, threads) = (config.stored_step(), config.threads());
+    format!(
+        "using T = {storage};
+constexpr int ROWS = {rows};            // rows of W a block
+constexpr int TOKENS = {tokens};          // tokens a block
+constexpr int STEP = {step};            // kept columns a step
+constexpr int STORED = {stored};          // of which W stores
+constexpr int STAGES = {stages};           // steps in flight
+constexpr int VECTOR = {vector};           // elements of X a copy
+constexpr int WARP_ROWS = {warp_rows};
+constexpr int WARP_TOKENS = {warp_tokens};
+constexpr int THREADS = {threads};
+constexpr int X_STAGE = STEP * TOKENS;
+constexpr int W_STAGE = ROWS * STORED;
+"
+    )
+}
+
+fn signature(config: &KernelConfig, name: &str) -> String {
+    let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
+    format!(
+        "extern \"C\" __global__ void __launch_bounds__(THREADS)\n{name}(\n    {}) {{",
+        declarations.join(",\n    ")
+    )
+}
+
+fn place(config: &KernelConfig) -> String {
+    let threads = if config.intrinsic == Intrinsic::Ffma { ffma::threads() } else { "" };
+    let common = "    // parallel for tile, mo: one block each.
+    const int tile = blockIdx.x;
+    const int m0 = blockIdx.y * TOKENS;
+    const int first = begin[tile], last = begin[tile + 1];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp_row = warp % (ROWS / WARP_ROWS) * WARP_ROWS;
+    const int warp_token = warp / (ROWS / WARP_ROWS) * WARP_TOKENS;
+    extern __shared__ __align__(128) unsigned char shared[];
+    T* const x_stages = (T*)shared;
+    T* const w_stages = x_stages + STAGES * X_STAGE;
+";
+    [common, threads].concat()
+}
+
+fn accumulators(config: &KernelConfig) -> String {
+    match config.intrinsic {
+        Intrinsic::Ffma => "    float acc[THREAD_ROWS][THREAD_TOKENS] = {};\n".into(),
+        _ => "    float acc[WARP_ROWS / 16][WARP_TOKENS / 8][4] = {};\n".into(),
+    }
+}
+
+fn main_loop(multiply: &str) -> String {
+    format!(
+        "    // A pipeline of STAGES steps: copies of later steps run while one is multiplied.
+    for (int s = 0; s < STAGES - 1; ++s) {{
+        load(s, first + s);
+        commit_copies();
+    }}
+    int stage = 0;
+    for (int step = first; step < last; ++step) {{
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+        const int ahead = step + STAGES - 1;
+        load((stage + STAGES - 1) % STAGES, ahead);
+        commit_copies();
+        const T* const xs = x_stages + stage * X_STAGE;
+        const T* const ws = w_stages + stage * W_STAGE;
+{multiply}        stage = (stage + 1) % STAGES;
+    }}
+    wait_copies<0>();
+"
+    )
+}

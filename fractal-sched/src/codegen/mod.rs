@@ -1,0 +1,31 @@
+//! CUDA text: [`KernelConfig`] and [`Provenance`] -> [`CudaSource`].
+//!
+//! The kernels compute LoopIr's condensed form: one block a tile of rows and tokens. The index vectors are not looked up
+//! on the device: when a weight is loaded, the loops are run once and each tile's kept columns become one flat list,
+//! whatever the nest (`tables` says how lists and values lie). So one kernel serves every pattern with the same tile.
+//!
+//! | piece | file |
+//! |---|---|
+//! | configuration, sizes, name | `config` |
+//! | the order of the pieces | `emit` |
+//! | condensing X and loading W | `load` |
+//! | multiplying | `ffma`, `mma_sync`, `mma_sp` |
+//! | epilogue and store | `store` |
+//! | where the host puts values | `tables` |
+//! | device helpers | `cuh/*.cuh` |
+
+mod config;
+mod emit;
+mod ffma;
+mod load;
+mod mma_sp;
+mod mma_sync;
+mod provenance;
+mod store;
+pub mod tables;
+mod transpose;
+
+pub use config::KernelConfig;
+pub use emit::{CudaSource, HEADERS, Parameter, emit, parameters};
+pub use provenance::Provenance;
+pub use transpose::{TRANSPOSE_SIDE, emit_transpose};

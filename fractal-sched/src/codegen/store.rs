@@ -1,0 +1,97 @@
+//! The epilogue on each sum, and its store.
+
+use super::KernelConfig;
+use crate::schedule::EpilogueStep;
+use fractal_dsl::{Intrinsic, Layout};
+
+/// Everything after the main loop.
+pub(super) fn tile(config: &KernelConfig) -> String {
+    let exact = if config.stored_zeros { exact(config) } else { String::new() };
+    [exact, finish(config), visit(config).into()].concat()
+}
+
+/// A sum without the stored zeros: zero times an infinity is no zero, so a sum that is not finite is taken again.
+fn exact(config: &KernelConfig) -> String {
+    let place = match config.intrinsic {
+        Intrinsic::Ffma => "q * ROWS + row",
+        _ => "swizzled<STORED, sizeof(T)>(row, q)",
+    };
+    format!(
+        "    auto exact = [&](int row, int token) {{
+        float sum = 0.0f;
+        for (int step = first; step < last; ++step) {{
+            for (int q = 0; q < STEP; ++q) {{
+                const int k = columns[(size_t)step * STEP + q];
+                const float w = to_float(values[(size_t)step * W_STAGE + {place}]);
+                if (k >= 0 && w != 0.0f) sum = fmaf(w, to_float(x[(size_t)k * m + token]), sum);
+            }}
+        }}
+        return sum;
+    }};
+"
+    )
+}
+
+fn finish(config: &KernelConfig) -> String {
+    let at = match config.output {
+        Layout::FeatureMajor => "(size_t)n_row * m + token",
+        Layout::TokenMajor => "(size_t)token * n + n_row",
+    };
+    let steps: String = config
+        .epilogue
+        .iter()
+        .map(|step| match step {
+            EpilogueStep::Bias(number) => format!("        v += bias{number}[n_row];\n"),
+            EpilogueStep::Residual(number) => format!("        v += to_float(residual{number}[at]);\n"),
+            EpilogueStep::Relu => "        v = relu(v);\n".into(),
+            EpilogueStep::Gelu => "        v = gelu(v);\n".into(),
+            EpilogueStep::Silu => "        v = silu(v);\n".into(),
+            EpilogueStep::Scale(bits) => {
+                format!("        v *= __uint_as_float({bits:#010x}u);  // {}\n", f32::from_bits(*bits))
+            }
+        })
+        .collect();
+    let exact = if config.stored_zeros { "        if (!finite(v)) v = exact(row, token);\n" } else { "" };
+    format!(
+        "    auto finish = [&](int row, int n_row, int token, float v) {{
+        if (token >= m) return;
+        const size_t at = {at};
+{exact}{steps}        y[at] = from_float<T>(v);
+    }};
+"
+    )
+}
+
+fn visit(config: &KernelConfig) -> &'static str {
+    match config.intrinsic {
+        Intrinsic::Ffma => {
+            "#pragma unroll
+    for (int r = 0; r < THREAD_ROWS; ++r) {
+        const int row = thread_row(r);
+        const int n_row = rows[tile * ROWS + row];
+        if (n_row < 0) continue;
+#pragma unroll
+        for (int t = 0; t < THREAD_TOKENS; ++t) finish(row, n_row, m0 + thread_token(t), acc[r][t]);
+    }
+"
+        }
+        _ => {
+            "#pragma unroll
+    for (int i = 0; i < WARP_ROWS / 16; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = warp_row + i * 16 + h * 8 + lane / 4;
+            const int n_row = rows[tile * ROWS + row];
+            if (n_row < 0) continue;
+#pragma unroll
+            for (int j = 0; j < WARP_TOKENS / 8; ++j) {
+                const int token = m0 + warp_token + j * 8 + lane % 4 * 2;
+                finish(row, n_row, token, acc[i][j][2 * h]);
+                finish(row, n_row, token + 1, acc[i][j][2 * h + 1]);
+            }
+        }
+    }
+"
+        }
+    }
+}
