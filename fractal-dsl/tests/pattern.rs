@@ -372,7 +372,10 @@ fn drops_whole_units(pattern: &Pattern) -> bool {
     steps.iter().enumerate().any(|(number, step)| match step {
         Step::Permute { .. } => true,
         Step::Skip { per, out, .. } => steps[number..].iter().any(|later| match later {
-            Step::Skip { axis, out: o, .. } if o != out => above(*axis).iter().any(|a| a == out || per.contains(a)),
+            // A ragged skip may leave a region without anything.
+            Step::Skip { axis, keep, out: o, .. } if o != out => {
+                keep.is_ragged() || above(*axis).iter().any(|a| a == out || per.contains(a))
+            }
             _ => false,
         }),
         _ => false,

@@ -91,6 +91,7 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
     let pieces = [
         head(config, provenance),
         constants(config),
+        store::exact(config),
         signature(config, &name),
         place(config),
         load::stage(config, provenance),

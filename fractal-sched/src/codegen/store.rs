@@ -6,28 +6,33 @@ use fractal_dsl::{Intrinsic, Layout};
 
 /// Everything after the main loop.
 pub(super) fn tile(config: &KernelConfig) -> String {
-    let exact = if config.stored_zeros { exact(config) } else { String::new() };
-    [exact, finish(config), visit(config).into()].concat()
+    [finish(config), visit(config).into()].concat()
 }
 
-/// A sum without the stored zeros: zero times an infinity is no zero, so a sum that is not finite is taken again.
-fn exact(config: &KernelConfig) -> String {
+/// A sum without the stored zeros: zero times an infinity is no zero, so a sum that is not finite is taken again. It is a
+/// function of its own: inlined, it would be compiled once for each element of a thread.
+pub(super) fn exact(config: &KernelConfig) -> String {
+    if !config.stored_zeros {
+        return String::new();
+    }
     let place = match config.intrinsic {
         Intrinsic::Ffma => "q * ROWS + row",
         _ => "swizzled<STORED, sizeof(T)>(row, q)",
     };
     format!(
-        "    auto exact = [&](int row, int token) {{
-        float sum = 0.0f;
-        for (int step = first; step < last; ++step) {{
-            for (int q = 0; q < STEP; ++q) {{
-                const int k = columns[(size_t)step * STEP + q];
-                const float w = to_float(values[(size_t)step * W_STAGE + {place}]);
-                if (k >= 0 && w != 0.0f) sum = fmaf(w, to_float(x[(size_t)k * m + token]), sum);
-            }}
+        "// A sum that is not finite, again without the zeros that stand for dropped weights.
+__device__ __noinline__ float exact(
+    const T* x, const T* values, const int* columns, int first, int last, int row, int token, int m) {{
+    float sum = 0.0f;
+    for (int step = first; step < last; ++step) {{
+        for (int q = 0; q < STEP; ++q) {{
+            const int k = columns[(size_t)step * STEP + q];
+            const float w = to_float(values[(size_t)step * W_STAGE + {place}]);
+            if (k >= 0 && w != 0.0f) sum = fmaf(w, to_float(x[(size_t)k * m + token]), sum);
         }}
-        return sum;
-    }};
+    }}
+    return sum;
+}}
 "
     )
 }
@@ -51,7 +56,7 @@ fn finish(config: &KernelConfig) -> String {
             }
         })
         .collect();
-    let exact = if config.stored_zeros { "        if (!finite(v)) v = exact(row, token);\n" } else { "" };
+    let exact = if config.stored_zeros { "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n" } else { "" };
     format!(
         "    auto finish = [&](int row, int n_row, int token, float v) {{
         if (token >= m) return;
