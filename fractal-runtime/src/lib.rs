@@ -13,6 +13,7 @@ pub mod cuda;
 mod device;
 mod error;
 mod gemm;
+mod math;
 pub mod model;
 mod prune;
 mod record;

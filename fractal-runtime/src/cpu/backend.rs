@@ -1,19 +1,21 @@
 //! The CPU as a backend: a packed weight -> the plan that is expected to be fastest for the tokens at hand.
 //!
 //! A weight can run as its own tiles, or as those of a coarser pattern with the finer zeros stored (2:4 inside tiles, say),
-//! up to one dense tile. Which is faster depends on the tokens, so each plan is made when it is first chosen.
+//! or as the dense product. Which is faster depends on the tokens, so each plan is made when it is first chosen.
 
-use super::cost::{PlanShape, seconds};
+use super::cost::{PlanShape, Work, seconds};
+use super::dense::dense_and_check;
 use super::epilogue::{Epilogue, EpilogueOp};
-use super::execute;
+use super::execute::execute_in;
 use super::plan::ValidPlan;
+use super::raw::Isa;
 use super::record::record;
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
 use crate::error::Error;
 use crate::gemm::Gemm;
 use crate::prune::Pruned;
 use crate::tensor::Tensor;
-use fractal_dsl::pattern::{Packed, Pattern};
+use fractal_dsl::pattern::{Packed, Pattern, Step};
 use fractal_sched::loop_ir::{Expr, Stmt};
 use fractal_sched::{EpilogueStep, Form, LoopIr};
 use std::sync::{Arc, OnceLock};
@@ -39,23 +41,29 @@ impl Backend for CpuBackend {
     fn compile(&self, gemm: &Gemm) -> Result<Arc<dyn Compiled>, Error> {
         let mut candidates = Vec::new();
         let mut pattern = Some(gemm.pattern().executed());
-        while let Some(current) = pattern {
+        while let Some(current) = pattern.filter(|p| p.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) {
             let coarse = Gemm::new(current.clone(), gemm.dtype());
             let ir = lower_checked(&coarse, Form::Condensed, 1)?;
             pattern = current.coarser();
-            candidates.push(Candidate { rows: tile_rows(&ir.body).unwrap_or(1), pattern: current, ir });
+            candidates.push(Candidate::Tiles { rows: tile_rows(&ir.body).unwrap_or(1), pattern: current, ir });
         }
+        candidates.push(Candidate::Dense);
         let compiled = CpuKernel { candidates, gemm: gemm.clone(), threads: self.threads };
         Ok(Arc::new(CpuCompiled(Arc::new(compiled))))
     }
 }
 
 /// One way to run the weight.
-struct Candidate {
-    pattern: Pattern,
-    ir: LoopIr,
-    /// Rows that keep the same columns.
-    rows: usize,
+enum Candidate {
+    /// Tiles of a pattern, finer zeros stored.
+    Tiles {
+        pattern: Pattern,
+        ir: LoopIr,
+        /// Rows that keep the same columns.
+        rows: usize,
+    },
+    /// The library's product with all zeros stored.
+    Dense,
 }
 
 struct CpuKernel {
@@ -72,17 +80,15 @@ impl Compiled for CpuCompiled {
         let kernel = Arc::clone(&self.0);
         let (n, k) = (weight.pattern().n(), weight.pattern().k());
         let own = weight.packed().values.len();
-        // A coarser pattern keeps its slots; where a ragged level has none, as many more as its finer skips drop.
-        let shapes = kernel.candidates.iter().map(|candidate| {
-            let slots = candidate.pattern.format().slots;
-            let finest = candidate.pattern == *weight.packed_pattern();
-            let kept = if finest { own } else { slots.unwrap_or_else(|| (own * 2).min(n * k)) };
-            PlanShape { n, k, rows: candidate.rows, kept: kept.min(n * k) }
+        let work = kernel.candidates.iter().enumerate().map(|(number, candidate)| {
+            let Candidate::Tiles { pattern, rows, .. } = candidate else { return Work::Dense { n, k } };
+            // A coarser pattern keeps its slots; where a ragged level has none, as many more as its finer skips drop.
+            let kept = if number == 0 { own } else { pattern.format().slots.unwrap_or(own * 2) };
+            Work::Tiles(PlanShape { n, k, rows: *rows, kept: kept.min(n * k) })
         });
-        let shapes = shapes.collect();
+        let work = work.collect();
         let plans = kernel.candidates.iter().map(|_| OnceLock::new()).collect();
-        let weight = weight.clone();
-        let loaded = CpuWeight { kernel, shapes, plans, weight };
+        let loaded = CpuWeight { kernel, work, plans, weight: weight.clone() };
         // The plan for large m is made now, so that the first call is not the slow one.
         loaded.plan(loaded.choose(TYPICAL_TOKENS))?;
         Ok(Arc::new(loaded))
@@ -94,31 +100,40 @@ const TYPICAL_TOKENS: usize = 512;
 
 struct CpuWeight {
     kernel: Arc<CpuKernel>,
-    shapes: Vec<PlanShape>,
-    plans: Vec<OnceLock<ValidPlan>>,
+    /// What each candidate does.
+    work: Vec<Work>,
+    plans: Vec<OnceLock<Plan>>,
     weight: Pruned,
+}
+
+/// A candidate with the weight as it reads it.
+enum Plan {
+    Tiles(ValidPlan),
+    Dense(Tensor),
 }
 
 impl CpuWeight {
     /// The candidate with the least expected time for m tokens.
     fn choose(&self, m: usize) -> usize {
-        let time = |shape: &PlanShape| seconds(shape, m, self.kernel.gemm.dtype(), self.kernel.threads);
-        let times: Vec<f64> = self.shapes.iter().map(time).collect();
+        let time = |work: &Work| seconds(work, m, self.kernel.gemm.dtype(), self.kernel.threads);
+        let times: Vec<f64> = self.work.iter().map(time).collect();
         (0..times.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0)
     }
 
-    fn plan(&self, candidate: usize) -> Result<&ValidPlan, Error> {
+    fn plan(&self, candidate: usize) -> Result<&Plan, Error> {
         if let Some(plan) = self.plans[candidate].get() {
             return Ok(plan);
         }
-        let Candidate { pattern, ir, .. } = &self.kernel.candidates[candidate];
-        let plan = if candidate == 0 {
-            record(ir, self.weight.packed(), self.weight.dtype())?
-        } else {
-            record(ir, &self.repacked(candidate, pattern)?, self.weight.dtype())?
+        let plan = match &self.kernel.candidates[candidate] {
+            Candidate::Dense => Plan::Dense(self.weight.dense()),
+            Candidate::Tiles { ir, .. } if candidate == 0 => Plan::Tiles(self.valid(ir, self.weight.packed())?),
+            Candidate::Tiles { ir, pattern, .. } => Plan::Tiles(self.valid(ir, &self.repacked(candidate, pattern)?)?),
         };
-        let plan = plan.validate()?;
         Ok(self.plans[candidate].get_or_init(|| plan))
+    }
+
+    fn valid(&self, ir: &LoopIr, packed: &Packed<f32>) -> Result<ValidPlan, Error> {
+        Ok(record(ir, packed, self.weight.dtype())?.validate()?)
     }
 
     /// The weight packed to a coarser pattern, with the finer zeros stored.
@@ -126,19 +141,31 @@ impl CpuWeight {
         let packed = self.weight.packed();
         let mut selection = packed.selection();
         for finer in &self.kernel.candidates[..candidate] {
-            selection = finer.pattern.coarser_selection(&selection);
+            if let Candidate::Tiles { pattern, .. } = finer {
+                selection = pattern.coarser_selection(&selection);
+            }
         }
         Ok(pattern.pack(&selection, &packed.unpack()).map_err(crate::prune::PruneError::from)?)
+    }
+
+    /// Runs a candidate, and tells whether the rows of X that it read are finite.
+    fn run_candidate(
+        &self,
+        candidate: usize,
+        x: &Tensor,
+        y: &mut Tensor,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<bool, Error> {
+        let threads = self.kernel.threads;
+        Ok(match self.plan(candidate)? {
+            Plan::Tiles(plan) => execute_in(Isa::best(), plan, x.view(), y.view_mut(), epilogue, threads)?,
+            Plan::Dense(weight) => dense_and_check(weight.view(), x.view(), y.view_mut(), epilogue, threads)?,
+        })
     }
 }
 
 impl Loaded for CpuWeight {
     fn run(&self, inputs: &Inputs<'_>, y: &mut Tensor) -> Result<(), Error> {
-        let mut candidate = self.choose(inputs.m);
-        // Zero times an infinity is no zero: stored zeros must not meet activations that the pattern drops.
-        if candidate != 0 && !inputs.x.is_finite() {
-            candidate = 0;
-        }
         let ops = self.kernel.gemm.steps().iter().map(|step| match *step {
             EpilogueStep::Bias(b) => EpilogueOp::Bias(inputs.bias[b]),
             EpilogueStep::Residual(r) => EpilogueOp::Residual(inputs.residual[r].view()),
@@ -148,18 +175,25 @@ impl Loaded for CpuWeight {
             EpilogueStep::Scale(bits) => EpilogueOp::Scale(f32::from_bits(bits)),
         });
         let epilogue = Epilogue::new(ops);
-        execute(self.plan(candidate)?, inputs.x.view(), y.view_mut(), &epilogue, self.kernel.threads)?;
+        let candidate = self.choose(inputs.m);
+        // Zero times an infinity is no zero: stored zeros must not meet activations that the pattern drops. That X is
+        // finite shows while it runs, at no cost; where it is not, the result is made anew.
+        if !self.run_candidate(candidate, inputs.x, y, &epilogue)? && candidate != 0 {
+            self.run_candidate(0, inputs.x, y, &epilogue)?;
+        }
         Ok(())
     }
 
     fn kernel(&self, m: usize) -> String {
         let candidate = self.choose(m);
-        let rows = self.shapes[candidate].rows;
-        let name = if rows > 1 { format!("cpu tiles of {rows} rows") } else { "cpu rows".into() };
-        match candidate {
-            0 => name,
-            last if last + 1 == self.shapes.len() => "cpu dense: expected faster than the pattern here".into(),
-            _ => format!("{name}, finer zeros stored: expected faster than skipping them"),
+        match (candidate, self.work[candidate]) {
+            (0, Work::Dense { .. }) => "cpu dense".into(),
+            (_, Work::Dense { .. }) => "cpu dense: expected faster than the pattern here".into(),
+            (0, Work::Tiles(PlanShape { rows: 1, .. })) => "cpu rows".into(),
+            (0, Work::Tiles(PlanShape { rows, .. })) => format!("cpu tiles of {rows} rows"),
+            (_, Work::Tiles(PlanShape { rows, .. })) => {
+                format!("cpu tiles of {rows} rows, finer zeros stored: expected faster than skipping them")
+            }
         }
     }
 }

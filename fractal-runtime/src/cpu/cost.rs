@@ -1,13 +1,27 @@
-//! How long a plan is expected to take, so that a caller can choose between a pattern's own tiles, coarser tiles with
-//! the finer zeros stored, and one dense tile. Input: a [`PlanShape`]. Output: seconds.
+//! How long a weight is expected to take, so that a caller can choose between a pattern's own tiles, coarser tiles with
+//! the finer zeros stored, and the dense product. Input: [`Work`]. Output: seconds.
 //!
-//! The rates are for one core at 3.6 GHz with AVX-512 (Zen 5), fitted to runs of 128..4096 a side; other machines scale
+//! The rates are for one core at 3.6 GHz with AVX-512 (Zen 5), fitted to runs of 64..4096 a side; other machines scale
 //! all of them about alike, and the choice needs only their ratios.
 
 use super::raw::{LANES, MAX_FEW};
 use fractal_dsl::DType;
 
-/// What the cost of a plan depends on.
+/// A way to run a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// [`execute`](super::execute()) of a plan.
+    Tiles(PlanShape),
+    /// [`dense`](super::dense()).
+    Dense {
+        /// Output features.
+        n: usize,
+        /// Input features.
+        k: usize,
+    },
+}
+
+/// What the time of a plan depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanShape {
     /// Output features.
@@ -22,6 +36,8 @@ pub struct PlanShape {
 
 /// Multiply-adds a second of one core in tiles of eight rows and more.
 const PEAK: f64 = 110e9;
+/// Multiply-adds a second of one core in the dense product.
+const DENSE: f64 = 110e9;
 /// Elements of X packed, or of Y finished and stored, a second.
 const EDGE: f64 = 2.5e9;
 /// Bytes of weights and indices read a second where each serves only a few columns.
@@ -40,10 +56,19 @@ fn efficiency(rows: usize) -> f64 {
     }
 }
 
-/// Expected seconds of [`execute`](super::execute()) for a plan of this shape and m columns, on `threads` cores.
-pub fn seconds(shape: &PlanShape, m: usize, dtype: DType, threads: usize) -> f64 {
+/// Expected seconds for m columns on `threads` cores.
+pub fn seconds(work: &Work, m: usize, dtype: DType, threads: usize) -> f64 {
+    let threads = threads.max(1) as f64;
+    let busy = match work {
+        Work::Tiles(shape) => tiles(shape, m, dtype),
+        Work::Dense { n, k } => dense(*n, *k, m, dtype),
+    };
+    busy / threads + CALL
+}
+
+fn tiles(shape: &PlanShape, m: usize, dtype: DType) -> f64 {
     let PlanShape { n, k, rows, kept } = *shape;
-    let (rows, threads) = (rows.clamp(1, n.max(1)), threads.max(1) as f64);
+    let rows = rows.clamp(1, n.max(1));
     let tiles = n.div_ceil(rows) as f64;
     let density = kept as f64 / (n * k).max(1) as f64;
     // Rows of X that at least one tile keeps, if tiles choose independently.
@@ -61,5 +86,11 @@ pub fn seconds(shape: &PlanShape, m: usize, dtype: DType, threads: usize) -> f64
     let edges = (used + n as f64) * columns / EDGE;
     // Each row of a low tile enters the kernel anew for every panel of columns.
     let entries = tiles * (columns / (4 * LANES) as f64).ceil() * 20e-9;
-    (products.max(stream) + edges + entries) / threads + CALL
+    products.max(stream) + edges + entries
+}
+
+fn dense(n: usize, k: usize, m: usize, dtype: DType) -> f64 {
+    let (n, k, m) = (n as f64, k as f64, m as f64);
+    let converted = if dtype == DType::F32 { 0.0 } else { (n * k + k * m + n * m) / EDGE };
+    (n * k * m / DENSE).max(n * k * dtype.bytes() as f64 / STREAM) + (k + n) * m / EDGE + converted
 }

@@ -13,6 +13,7 @@ use fractal_dsl::DType;
 use half::{bf16, f16};
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Operands that do not fit the plan or each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,9 +53,10 @@ pub fn execute(
     epilogue: &Epilogue<'_>,
     threads: usize,
 ) -> Result<(), ExecuteError> {
-    execute_in(Isa::best(), plan, x, y, epilogue, threads)
+    execute_in(Isa::best(), plan, x, y, epilogue, threads).map(drop)
 }
 
+/// [`execute()`] in an instruction set, and whether the rows of X that the plan reads are finite.
 pub(super) fn execute_in(
     isa: Isa,
     plan: &ValidPlan,
@@ -62,16 +64,15 @@ pub(super) fn execute_in(
     y: MatMut<'_>,
     epilogue: &Epilogue<'_>,
     threads: usize,
-) -> Result<(), ExecuteError> {
+) -> Result<bool, ExecuteError> {
     check_operands((plan.n, plan.k, plan.dtype()), x, &y, epilogue)?;
     let stride = y.stride();
     let m = y.cols();
-    match y.into_elements() {
+    Ok(match y.into_elements() {
         ElementsMut::F32(y) => Run::<f32>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
         ElementsMut::F16(y) => Run::<f16>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
         ElementsMut::BF16(y) => Run::<bf16>::new(isa, plan, x, epilogue, m, threads).run(y, stride),
-    }
-    Ok(())
+    })
 }
 
 /// Checks all operands of an [n, k] weight of type `dtype` against each other.
@@ -152,6 +153,8 @@ struct Run<'a, T> {
     /// So few columns that vectors lie along n instead of m.
     few: bool,
     threads: usize,
+    /// Whether all that was packed of X is finite.
+    finite: AtomicBool,
 }
 
 impl<'a, T: Element> Run<'a, T> {
@@ -161,24 +164,27 @@ impl<'a, T: Element> Run<'a, T> {
         let values = T::of(plan.values.elements()).expect("types were checked");
         let x = x.typed().expect("types were checked");
         let few = m <= if plan.row_wise { 1 } else { MAX_FEW };
-        Run { isa, plan, values, x, steps, m, few, threads: threads.max(1) }
+        Run { isa, plan, values, x, steps, m, few, threads: threads.max(1), finite: AtomicBool::new(true) }
     }
 
-    fn run(&self, y: &mut [T], stride: usize) {
+    fn run(self, y: &mut [T], stride: usize) -> bool {
         if self.m == 0 || self.plan.n == 0 {
-            return;
+            return true;
         }
         let tasks = OutputTasks::new(y, stride, &self.plan.order, self.groups(), self.slices());
         let helpers = self.threads.min(rayon::current_num_threads().max(1)) - 1;
         if helpers == 0 {
-            return self.work(&tasks);
-        }
-        rayon::in_place_scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(|_| self.work(&tasks));
-            }
             self.work(&tasks);
-        });
+        } else {
+            rayon::in_place_scope(|scope| {
+                for _ in 0..helpers {
+                    scope.spawn(|_| self.work(&tasks));
+                }
+                self.work(&tasks);
+            });
+        }
+        drop(tasks);
+        self.finite.into_inner()
     }
 
     /// Equal slices of whole panels, as many as a multiple of the threads where m allows it.
@@ -246,6 +252,7 @@ impl<'a, T: Element> Run<'a, T> {
         if self.few {
             let out = at_least(out, used.len() * cols);
             T::pack(self.isa, self.x.columns(used, columns), cols, out);
+            self.check(out);
             return out;
         }
         let out = at_least(out, used.len() * cols.next_multiple_of(LANES));
@@ -253,9 +260,20 @@ impl<'a, T: Element> Run<'a, T> {
             let width = vectors * LANES;
             let start = columns.start + c;
             let part = self.x.columns(used, start..columns.end.min(start + width));
-            T::pack(self.isa, part, width, &mut out[used.len() * c..][..used.len() * width]);
+            let panel = &mut out[used.len() * c..][..used.len() * width];
+            T::pack(self.isa, part, width, panel);
+            self.check(panel);
         }
         out
+    }
+
+    /// Notes an infinity or NaN in a panel, which is in a near cache now.
+    fn check(&self, panel: &[f32]) {
+        let mut finite = true;
+        raw::check_finite(self.isa, panel, &mut finite);
+        if !finite {
+            self.finite.store(false, Ordering::Relaxed);
+        }
     }
 
     fn task(&self, task: &mut OutputTask<'_, T>, panels: &[f32], buffers: &mut Buffers) {

@@ -220,6 +220,22 @@ impl<'a, T> Typed<'a, T> {
         &self.data[r * self.stride..][..self.cols]
     }
 
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// From the first of `rows` to the end of the last, what lies between them included.
+    pub fn rows(&self, rows: Range<usize>) -> &'a [T] {
+        if rows.is_empty() {
+            return &[];
+        }
+        &self.data[rows.start * self.stride..(rows.end - 1) * self.stride + self.cols]
+    }
+
     /// Columns `columns` of the rows `rows`.
     pub fn columns<'b>(&self, rows: &'b [u32], columns: Range<usize>) -> Columns<'b, T>
     where
@@ -240,6 +256,8 @@ pub(super) trait Element: Copy + Send + Sync + 'static {
     fn pack(isa: Isa, x: Columns<'_, Self>, width: usize, out: &mut [f32]);
     /// `Some` when the storage is f32 already and need not be widened.
     fn as_f32(data: &[Self]) -> Option<&[f32]>;
+    /// As [`Element::as_f32`].
+    fn as_f32_mut(data: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 impl Element for f32 {
@@ -256,6 +274,9 @@ impl Element for f32 {
         raw::pack_f32(isa, x, width, out);
     }
     fn as_f32(data: &[f32]) -> Option<&[f32]> {
+        Some(data)
+    }
+    fn as_f32_mut(data: &mut [f32]) -> Option<&mut [f32]> {
         Some(data)
     }
 }
@@ -276,6 +297,9 @@ impl Element for f16 {
     fn as_f32(_: &[f16]) -> Option<&[f32]> {
         None
     }
+    fn as_f32_mut(_: &mut [f16]) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 impl Element for bf16 {
@@ -292,6 +316,9 @@ impl Element for bf16 {
         raw::pack_bf16(isa, x, width, out);
     }
     fn as_f32(_: &[bf16]) -> Option<&[f32]> {
+        None
+    }
+    fn as_f32_mut(_: &mut [bf16]) -> Option<&mut [f32]> {
         None
     }
 }

@@ -11,7 +11,6 @@ pub mod cost;
 mod dense;
 mod epilogue;
 mod execute;
-mod math;
 mod matrix;
 pub mod plan;
 mod raw;

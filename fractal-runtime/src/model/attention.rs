@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Activations, math};
+use super::Activations;
+use crate::math;
 
 /// Values that one accumulator holds: a multiple of every vector width in use.
 const LANES: usize = 16;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{Activations, math};
+use super::Activations;
+use crate::math;
 
 /// A linear operator on feature-major activations. Implementations are shared between threads and models.
 pub trait LinearOp: Send + Sync {

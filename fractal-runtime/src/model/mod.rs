@@ -12,7 +12,6 @@ mod bert;
 mod config;
 mod error;
 mod linear;
-mod math;
 mod norm;
 #[cfg(test)]
 mod tests;
