@@ -87,22 +87,17 @@ fn run(args: &Args) -> Result<()> {
     let mut report = Report::new(&sentences, &tokens, &embeddings, time, profile);
     report.print_dense();
 
-    let patterns = match &args.pattern[..] {
-        [] => prune::PATTERNS.iter().map(|p| (*p).to_owned()).collect(),
-        given => given.to_vec(),
-    };
-    let bar = progress_bar(patterns.len() * args.sparsity.len());
-    for pattern in &patterns {
-        for &sparsity in &args.sparsity {
-            bar.set_message(format!("{pattern} at {sparsity}"));
-            // One pattern that cannot be had at one sparsity leaves the others to be measured.
-            let outcome = match measure(args.device, &dense, &tokens, &embeddings, pattern, sparsity) {
-                Ok(row) => Outcome::Measured(row),
-                Err(error) => Outcome::NotRun(error.to_string()),
-            };
-            report.rows.push((pattern.clone(), sparsity, outcome));
-            bar.inc(1);
-        }
+    let runs = prune::runs(&args.pattern, &args.sparsity)?;
+    let bar = progress_bar(runs.len());
+    for (pattern, sparsity) in runs {
+        bar.set_message(format!("{pattern} at {sparsity}"));
+        // One pattern that cannot be had at one sparsity leaves the others to be measured.
+        let outcome = match measure(args.device, &dense, &tokens, &embeddings, &pattern, sparsity) {
+            Ok(row) => Outcome::Measured(row),
+            Err(error) => Outcome::NotRun(error.to_string()),
+        };
+        report.rows.push((pattern, sparsity, outcome));
+        bar.inc(1);
     }
     bar.finish_and_clear();
     report.print_pruned();
@@ -139,7 +134,7 @@ fn load_model(args: &Args) -> Result<BertModel> {
     }
     let mut model = BertModel::load(&args.weights)?;
     for name in model.linear_names() {
-        if let Some(op) = prune::dense(args.device, model.weight(&name)?)? {
+        if let Some(op) = prune::dense(args.device, &model, &name)? {
             model.replace(&name, op)?;
         }
     }
@@ -177,10 +172,9 @@ fn measure(
     let mut pruned = dense.clone();
     let mut row = Row::default();
     for name in dense.linear_names() {
-        let weight = dense.weight(&name)?;
-        let (op, layer) = prune::prune(device, pattern, sparsity, weight)?;
+        let (op, layer) = prune::prune(device, pattern, sparsity, dense, &name)?;
         pruned.replace(&name, op)?;
-        row.add_layer(&layer, weight);
+        row.add_layer(&layer, dense.weight(&name)?);
     }
     row.compare(embeddings, &pruned.embed(tokens)?);
     (row.dense_time, row.time) = time_interleaved(dense, &pruned, tokens)?;

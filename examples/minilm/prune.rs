@@ -1,13 +1,37 @@
 //! Where the example meets the pruner: (pattern, sparsity, dense weight) -> packed operator and report.
 
-use std::sync::Arc;
+use std::sync::OnceLock;
 
-use fractal_runtime::model::{DenseLinear, DenseWeight, LinearOp};
+use fractal::dsl::DType;
+use fractal::model::{BertModel, DenseWeight, EpilogueKind, LinearOp, SparseLinear};
+use fractal::pattern::Named;
+use fractal::{Magnitude, Tensor};
 
 use crate::{Device, Result};
 
-/// The patterns that run when none is asked for.
-pub const PATTERNS: &[&str] = &["element-wise"];
+/// The patterns that run when none is asked for; an N:M runs where it is the sparsity asked for.
+const PATTERNS: &[&str] = &[
+    "ew",
+    "vw:16",
+    "2:4",
+    "1:4",
+    "1:16",
+    "bw:32x32",
+    "bw:64x64",
+    "bw-global:32x32",
+    "tw:64",
+    "tw:128",
+    "tw-global:128",
+    "tw2:64",
+    "tvw:64",
+    "vnm:64",
+    "shfl-bw:32x32",
+    "shfl-vw:64",
+    "hybrid:128x64/32x16",
+];
+
+/// Tokens of a batch, to say which kernel runs.
+const TYPICAL_TOKENS: usize = 1024;
 
 /// What pruning one layer kept, and what it costs.
 pub struct LayerReport {
@@ -21,41 +45,68 @@ pub struct LayerReport {
     pub kernel: String,
 }
 
-/// The dense operator that pruned ones are compared with on this device; `None` keeps the model's own, on the CPU.
-pub fn dense(device: Device, _weight: DenseWeight<'_>) -> Result<Option<Box<dyn LinearOp>>> {
-    match device {
-        Device::Cpu | Device::Auto => Ok(None),
-        Device::Cuda => Err("CUDA is not supported by this example yet: pass --device cpu".into()),
+/// The (pattern, sparsity) pairs to run: all of `patterns` at all of `sparsities`. Where none is asked for, every
+/// pattern that does not fix another sparsity.
+///
+/// # Errors
+/// A name that is no pattern.
+pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)>> {
+    let asked: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    let all = asked.is_empty();
+    let mut runs = Vec::new();
+    for name in if all { PATTERNS } else { &asked } {
+        let fixed = name.parse::<Named>()?.fixed_keep();
+        let fits = |sparsity: f64| fixed.is_none_or(|keep| (1.0 - sparsity - keep).abs() < 1e-6);
+        let sparsities = sparsities.iter().filter(|&&sparsity| !all || fits(sparsity));
+        runs.extend(sparsities.map(|&sparsity| (String::from(*name), sparsity)));
     }
+    Ok(runs)
 }
 
-/// Prunes one weight by magnitude to `pattern` and packs it for `device`.
+/// The dense operator that pruned ones are compared with on this device; `None` keeps the model's own, on the CPU.
+pub fn dense(device: Device, model: &BertModel, name: &str) -> Result<Option<Box<dyn LinearOp>>> {
+    if open(device)?.name() == "cpu" {
+        return Ok(None);
+    }
+    let (op, _) = operator(device, Named::Dense, 0.0, model.weight(name)?, model.epilogue(name)?)?;
+    Ok(Some(op))
+}
+
+/// Prunes a layer's weight by magnitude to `pattern` and packs it for `device`.
 pub fn prune(
-    _device: Device,
+    device: Device,
     pattern: &str,
     sparsity: f64,
-    weight: DenseWeight<'_>,
+    model: &BertModel,
+    name: &str,
 ) -> Result<(Box<dyn LinearOp>, LayerReport)> {
-    if !PATTERNS.contains(&pattern) {
-        return Err(format!("unknown pattern `{pattern}`: expected one of {}", PATTERNS.join(", ")).into());
-    }
-    let removed = (weight.data.len() as f64 * sparsity).round() as usize;
-    let mut order: Vec<u32> = (0..weight.data.len() as u32).collect();
-    let magnitude = |&i: &u32| weight.data[i as usize].abs();
-    if removed > 0 {
-        order.select_nth_unstable_by(removed - 1, |a, b| magnitude(a).total_cmp(&magnitude(b)));
-    }
-    let mut kept: Arc<[f32]> = weight.data.into();
-    if let Some(kept) = Arc::get_mut(&mut kept) {
-        order[..removed].iter().for_each(|&i| kept[i as usize] = 0.0);
-    }
-    let sum = |values: &[f32]| values.iter().map(|v| f64::from(v.abs())).sum::<f64>();
-    let report = LayerReport {
-        retained: sum(&kept) / sum(weight.data),
-        packed_bytes: size_of_val(weight.data),
-        dense_bytes: size_of_val(weight.data),
-        kernel: "dense GEMM over zeros".into(),
+    operator(device, pattern.parse()?, sparsity, model.weight(name)?, model.epilogue(name)?)
+}
+
+fn operator(
+    device: Device,
+    named: Named,
+    sparsity: f64,
+    weight: DenseWeight<'_>,
+    epilogue: EpilogueKind,
+) -> Result<(Box<dyn LinearOp>, LayerReport)> {
+    let pattern = named.pattern(weight.n, weight.k, 1.0 - sparsity)?;
+    let tensor = Tensor::from_f32(DType::F32, weight.n, weight.k, weight.data)?;
+    let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
+    let (retained, packed_bytes, dense_bytes) = (pruned.retained(), pruned.packed_bytes(), pruned.dense_bytes());
+    let op = SparseLinear::new(open(device)?, pruned);
+    let kernel = op.prepare(epilogue)?.kernel(TYPICAL_TOKENS);
+    Ok((Box::new(op), LayerReport { retained, packed_bytes, dense_bytes, kernel }))
+}
+
+/// The device, opened once.
+fn open(device: Device) -> Result<fractal::Device> {
+    static OPENED: [OnceLock<std::result::Result<fractal::Device, String>>; 3] = [const { OnceLock::new() }; 3];
+    let name = match device {
+        Device::Cpu => "cpu",
+        Device::Auto => "auto",
+        Device::Cuda => "cuda",
     };
-    let op = DenseLinear::new(kept, weight.n, weight.k)?;
-    Ok((Box::new(op), report))
+    let opened = OPENED[device as usize].get_or_init(|| name.parse().map_err(|e: fractal::Error| e.to_string()));
+    Ok(opened.clone()?)
 }

@@ -131,6 +131,16 @@ impl Tensor {
         }
     }
 
+    /// The elements where they are f32.
+    pub(crate) fn as_f32(&self) -> Option<&[f32]> {
+        if let Values::F32(v) = &self.values { Some(v) } else { None }
+    }
+
+    /// The elements where they are f32.
+    pub(crate) fn as_f32_mut(&mut self) -> Option<&mut [f32]> {
+        if let Values::F32(v) = &mut self.values { Some(v) } else { None }
+    }
+
     pub(crate) fn view(&self) -> MatRef<'_> {
         let elements = match &self.values {
             Values::F32(v) => Elements::F32(v),

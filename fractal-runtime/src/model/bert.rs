@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::attention::attention;
 use super::norm::LayerNorm;
-use super::{Activations, BertConfig, DenseLinear, Epilogue, LinearOp, ModelError, Nonlinearity, Weights};
+use super::{Activations, BertConfig, DenseLinear, Epilogue, EpilogueKind, LinearOp, ModelError, Nonlinearity, Weights};
 
 /// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
 pub const MAX_BATCH_TOKENS: usize = 8192;
@@ -147,6 +147,21 @@ impl BertModel {
     /// The operator that a layer runs.
     pub fn operator(&self, name: &str) -> Result<&dyn LinearOp, ModelError> {
         Ok(&*self.linear(name)?.op)
+    }
+
+    /// The epilogue that a layer's operator is given, so that it can be compiled before the first call.
+    pub fn epilogue(&self, name: &str) -> Result<EpilogueKind, ModelError> {
+        let mut named = self.blocks.iter().flat_map(|block| block.linears().into_iter().zip(self.epilogues()));
+        let found = named.find(|(linear, _)| linear.name == name).map(|(_, kind)| kind);
+        found.ok_or_else(|| ModelError::UnknownLinear { name: name.into(), known: self.linear_names() })
+    }
+
+    /// Of [`Block::linears`], as [`Block::forward`] calls them.
+    fn epilogues(&self) -> [EpilogueKind; 6] {
+        let plain = EpilogueKind { bias: true, ..EpilogueKind::default() };
+        let added = EpilogueKind { residual: true, ..plain };
+        let bent = EpilogueKind { nonlinearity: Some(self.nonlinearity), ..plain };
+        [plain, plain, plain, added, bent, added]
     }
 
     /// Puts an operator of the same shape in the place of a layer's product. The bias stays with the model and comes to

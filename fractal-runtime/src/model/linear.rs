@@ -35,6 +35,17 @@ pub struct Epilogue<'a> {
     pub residual: Option<&'a Activations>,
 }
 
+/// Which parts an [`Epilogue`] has: what a kernel is compiled for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EpilogueKind {
+    /// Whether a bias is added.
+    pub bias: bool,
+    /// What is applied after the bias.
+    pub nonlinearity: Option<Nonlinearity>,
+    /// Whether a residual is added.
+    pub residual: bool,
+}
+
 /// An elementwise function of the feed-forward layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Nonlinearity {
@@ -72,6 +83,12 @@ pub enum LinearError {
 }
 
 impl Epilogue<'_> {
+    /// The parts that are there.
+    pub fn kind(&self) -> EpilogueKind {
+        let (bias, residual) = (self.bias.is_some(), self.residual.is_some());
+        EpilogueKind { bias, nonlinearity: self.nonlinearity, residual }
+    }
+
     /// Applies the epilogue in place to the product `y`, in parallel over features. Shapes must fit ([`check_shapes`]).
     pub fn apply(&self, y: &mut Activations) {
         let tokens = y.tokens();

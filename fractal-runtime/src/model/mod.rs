@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod linear;
 mod norm;
+mod sparse;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -21,5 +22,6 @@ pub use activations::Activations;
 pub use bert::{BertModel, DenseWeight, MAX_BATCH_TOKENS, Profile};
 pub use config::BertConfig;
 pub use error::ModelError;
-pub use linear::{DenseLinear, Epilogue, LinearError, LinearOp, Nonlinearity, check_shapes};
+pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
+pub use sparse::SparseLinear;
 pub use weights::{Tensor, Weights};

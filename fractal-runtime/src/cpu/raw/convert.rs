@@ -4,7 +4,8 @@ use super::isa::{Isa, in_isa};
 use crate::math;
 use half::{bf16, f16};
 
-/// Safe slice loops, vectorised for each instruction set.
+/// Safe slice loops, vectorised for each instruction set. A long body stands in a `for`: `for_each` with one is a
+/// function of its own, compiled without the instruction set.
 macro_rules! vectorised {
     ($($name:ident($($arg:ident: $ty:ty),*) $body:block)*) => {$(
         pub fn $name(isa: Isa, $($arg: $ty),*) {
@@ -29,10 +30,14 @@ vectorised! {
         y.iter_mut().for_each(|y| *y = if *y < 0.0 { 0.0 } else { *y });
     }
     gelu(y: &mut [f32]) {
-        y.iter_mut().for_each(|y| *y = math::gelu(*y));
+        for y in y {
+            *y = math::gelu(*y);
+        }
     }
     silu(y: &mut [f32]) {
-        y.iter_mut().for_each(|y| *y = math::silu(*y));
+        for y in y {
+            *y = math::silu(*y);
+        }
     }
     check_finite(x: &[f32], finite: &mut bool) {
         // Without an early exit the loop runs on whole vectors.
