@@ -182,3 +182,70 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[(times.len() - 1) / 2]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fractal::pattern::Named;
+
+    /// A device that spoils the results of its sparse kernels.
+    struct Faulty {
+        device: Box<dyn Bench>,
+        fault: fn(&mut Vec<f32>),
+    }
+
+    struct FaultyRun(Box<dyn Run>, fn(&mut Vec<f32>));
+
+    impl Bench for Faulty {
+        fn name(&self) -> &'static str {
+            "faulty"
+        }
+
+        fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>> {
+            self.device.dense(w, x)
+        }
+
+        fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>> {
+            Ok(Box::new(FaultyRun(self.device.sparse(pattern, pruned, x)?, self.fault)))
+        }
+    }
+
+    impl Run for FaultyRun {
+        fn time(&mut self, calls: u32) -> Result<Duration> {
+            self.0.time(calls)
+        }
+
+        fn result(&self) -> Result<Vec<f32>> {
+            let mut y = self.0.result()?;
+            self.1(&mut y);
+            Ok(y)
+        }
+
+        fn kernel(&self) -> String {
+            self.0.kernel()
+        }
+    }
+
+    fn measure(dtype: DType, fault: fn(&mut Vec<f32>)) -> Result<Row> {
+        let (n, k, m) = (48, 64, 24);
+        let layer = Layer::random(Shape { n, k, m }, dtype)?;
+        let bench = Faulty { device: crate::device::open("cpu", 1)?, fault };
+        let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
+        let mut dense = layer.dense(&bench)?;
+        layer.measure(&bench, &mut *dense, &pattern, Effort { rounds: 1, min_time: Duration::ZERO })
+    }
+
+    #[test]
+    fn a_right_result_passes_and_a_wrong_element_fails_in_every_type() {
+        for dtype in DType::ALL {
+            let row = measure(dtype, |_| {}).unwrap();
+            assert!(row.rel_err <= limit(dtype, 64) && row.sparsity == 0.75 && row.rounds == 1, "{dtype}");
+            let error = measure(dtype, |y| y[5] += 0.5).err().unwrap().to_string();
+            assert!(error.starts_with("wrong result: error "), "{error}");
+            let error = measure(dtype, |y| y[1100] = f32::NAN).err().unwrap().to_string();
+            assert!(error.starts_with("wrong result: y[45, 20] is NaN after cpu"), "{error}");
+            let error = measure(dtype, |y| y.truncate(y.len() - 1)).err().unwrap().to_string();
+            assert!(error.starts_with("wrong result: 1151 elements"), "{error}");
+        }
+    }
+}

@@ -12,7 +12,9 @@ use rayon::prelude::*;
 
 use super::attention::attention;
 use super::norm::LayerNorm;
-use super::{Activations, BertConfig, DenseLinear, Epilogue, EpilogueKind, LinearOp, ModelError, Nonlinearity, Weights};
+use super::{
+    Activations, BertConfig, DenseLinear, Epilogue, EpilogueKind, LinearOp, ModelError, Nonlinearity, Weights,
+};
 
 /// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
 pub const MAX_BATCH_TOKENS: usize = 8192;
