@@ -91,9 +91,7 @@ fn every_kernel_compiles_without_spills() {
             scope.spawn(|| {
                 loop {
                     let Some((source, arch)) = next.lock().unwrap().next() else { return };
-                    let start = std::time::Instant::now();
                     let compiled = compiler.compile(source, *arch, &Options::default());
-                    eprintln!("{arch} {} {:?}", source.name, start.elapsed());
                     match compiled {
                         Ok(cubin) => {
                             for kernel in cubin.kernels().iter().filter(|k| k.spills()) {

@@ -139,7 +139,7 @@ constexpr int W_STAGE = ROWS * STORED;
 fn signature(config: &KernelConfig, name: &str) -> String {
     let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
     format!(
-        "extern \"C\" __global__ void __launch_bounds__(THREADS)\n{name}(\n    {}) {{",
+        "extern \"C\" __global__ void __launch_bounds__(THREADS, 1)\n{name}(\n    {}) {{",
         declarations.join(",\n    ")
     )
 }
