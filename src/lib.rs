@@ -1,4 +1,4 @@
-//! Fractal: a schedule language for sparse matrix multiplication that makes pruned neural networks faster than dense ones.
+#![doc = include_str!("../README.md")]
 
 pub use fractal_dsl::{self as dsl, DType, Diagnostics, Layout, Program, ProgramBuilder, pattern};
 pub use fractal_macros::sparse_gemm;

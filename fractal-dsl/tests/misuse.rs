@@ -1,7 +1,7 @@
 //! Every misuse and the exact text of its diagnostics.
 //!
 //! `tests/misuse/*.txt` holds cases: `=== title`, the text, `---`, what is reported. `@prelude` stands for the
-//! statements of a whole bf16 gemm. `FRACTAL_BLESS=1 cargo test -p fractal-dsl --test misuse` writes what is reported
+//! statements of a whole bf16 gemm. `FRACTAL_RENEW_GOLDENS=1 cargo test -p fractal-dsl --test misuse` writes what is reported
 //! now; read the difference before it is committed.
 
 use fractal_dsl::{DType, Program};
@@ -34,7 +34,7 @@ fn check(name: &str, read: impl Fn(&str) -> Result<Program, fractal_dsl::Diagnos
         let report = errors.to_string().replace(PRELUDE.trim_end(), "@prelude");
         writeln!(found, "=== {title}\n{text}\n---\n{report}").expect("writing to a string");
     }
-    if std::env::var_os("FRACTAL_BLESS").is_some() {
+    if std::env::var_os("FRACTAL_RENEW_GOLDENS").is_some() {
         std::fs::write(&path, found).expect("the golden file can be written");
     } else {
         assert!(found == expected, "{name} differs; found:\n{found}");
