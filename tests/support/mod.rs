@@ -103,14 +103,19 @@ fn rounding(dtype: DType) -> f64 {
     }
 }
 
-/// Runs one case on a device and compares every element with the oracle.
+/// Runs one case of a pattern by name or DSL text.
 pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, usize), case: usize) {
-    let (n, k, m) = shape;
+    check_pattern(device, text, &pattern(text, shape.0, shape.1, 0.25, dtype), dtype, shape.2, case);
+}
+
+/// Runs one case on a device and compares every element with the oracle.
+pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DType, m: usize, case: usize) {
+    let (n, k) = (pattern.n(), pattern.k());
+    let shape = (n, k, m);
     let mut rng = StdRng::seed_from_u64(rand::random());
     let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
     let tensor =
         |rows, columns, data: &[f32]| Tensor::from_f32(dtype, rows, columns, data).expect("as long as its shape");
-    let pattern = pattern(text, n, k, 0.25, dtype);
     let w = tensor(n, k, &random(n * k));
     let x = tensor(k, m, &random(k * m));
     let (bias, rest) = (random(n), tensor(n, m, &random(n * m)));
@@ -124,7 +129,7 @@ pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, us
     let gemm = Gemm::new(pattern.clone(), dtype).with_epilogue(&ops).with_layouts(input, output);
     let at = format!("{text} {dtype} n {n} k {k} m {m} on {}", device.name());
 
-    let pruned = prune(&pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let pruned = prune(pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
     let mask = pattern.mask(pruned.selection()).unwrap_or_else(|e| panic!("{at}: {e}"));
     let layer = device.compile(&gemm).and_then(|kernel| kernel.load(&pruned)).unwrap_or_else(|e| panic!("{at}: {e}"));
     let (bias_tensor, turn) =
