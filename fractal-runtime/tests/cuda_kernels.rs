@@ -71,6 +71,16 @@ fn configs() -> Vec<KernelConfig> {
             }
         }
     }
+    for dtype in [DType::F16, DType::BF16] {
+        for tokens in [128, 256] {
+            for stored_zeros in [false, true] {
+                for epilogue in epilogues {
+                    let config = plan("tw:128", dtype).hopper_config(128, stored_zeros, tokens).expect("it fits");
+                    configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config });
+                }
+            }
+        }
+    }
     configs
 }
 
@@ -81,21 +91,29 @@ fn every_kernel_compiles_without_spills() {
     assert!(configs.len() > 50, "{}", configs.len());
     let mut sources: Vec<_> = configs
         .iter()
-        .map(|c| source_of(&emit(c, &Provenance::default()).unwrap_or_else(|e| panic!("{c}: {e}"))))
+        .map(|c| (c.intrinsic, source_of(&emit(c, &Provenance::default()).unwrap_or_else(|e| panic!("{c}: {e}")))))
         .collect();
-    sources.extend([DType::F32, DType::F16].map(|dtype| source_of(&emit_transpose(dtype))));
-    let work: Vec<_> = sources.iter().flat_map(|source| ARCHS.map(|arch| (source, arch))).collect();
+    sources.extend([DType::F32, DType::F16].map(|dtype| (Intrinsic::Ffma, source_of(&emit_transpose(dtype)))));
+    if let Some(only) = std::env::var_os("FRACTAL_ONLY") {
+        sources.retain(|(_, s)| s.name.contains(only.to_str().unwrap_or("")));
+    }
+    let work: Vec<_> = sources
+        .iter()
+        .flat_map(|(intrinsic, source)| ARCHS.map(|arch| (*intrinsic, source, arch)))
+        .filter(|(intrinsic, _, arch)| !intrinsic.is_arch_specific() || *arch == Arch::HOPPER)
+        .collect();
     let (next, failures) = (Mutex::new(work.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
             scope.spawn(|| {
                 loop {
-                    let Some((source, arch)) = next.lock().unwrap().next() else { return };
+                    let Some((_, source, arch)) = next.lock().unwrap().next() else { return };
                     let compiled = compiler.compile(source, *arch, &Options::default());
                     match compiled {
                         Ok(cubin) => {
                             for kernel in cubin.kernels().iter().filter(|k| k.spills()) {
-                                failures.lock().unwrap().push(format!("{arch}: {kernel}"));
+                                let statement = source.text.lines().nth(1).unwrap_or_default();
+                                failures.lock().unwrap().push(format!("{arch}: {kernel} {statement}"));
                             }
                         }
                         Err(error) => failures.lock().unwrap().push(format!("{arch} {}: {error}", source.name)),

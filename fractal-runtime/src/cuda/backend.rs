@@ -58,6 +58,8 @@ pub struct KernelPlan {
     pattern: Pattern,
     ir: LoopIr,
     intrinsic: Intrinsic,
+    /// Whether `wgmma` runs there.
+    hopper: bool,
     provenance: Provenance,
 }
 
@@ -83,7 +85,7 @@ impl KernelPlan {
             None => (Intrinsic::Ffma, lowered(&own)?),
         };
         let provenance = Provenance::of_pattern(format!("{} x {} weight", own.n(), own.k()), gemm.pattern());
-        Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, provenance })
+        Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, hopper: sm == 90, provenance })
     }
 
     /// The instruction.
@@ -96,7 +98,7 @@ impl KernelPlan {
         let (step, stages) = match self.intrinsic {
             Intrinsic::Ffma => (16, 4),
             Intrinsic::MmaSp => (64, 4),
-            _ => (32, 5),
+            _ => (64, 3),
         };
         KernelConfig {
             intrinsic: self.intrinsic,
@@ -110,6 +112,19 @@ impl KernelPlan {
             stored_zeros,
             epilogue: self.gemm.steps().to_vec(),
         }
+    }
+
+    /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 128 rows, tokens by eights.
+    pub fn hopper_config(&self, rows: usize, stored_zeros: bool, tokens: usize) -> Option<KernelConfig> {
+        if self.intrinsic != Intrinsic::MmaSync || !self.hopper {
+            return None;
+        }
+        let config = KernelConfig {
+            intrinsic: Intrinsic::Wgmma,
+            stages: if tokens == 256 { 4 } else { 6 },
+            ..self.config(rows, stored_zeros, tokens, 8)
+        };
+        config.check().is_ok().then_some(config)
     }
 
     /// The source of a configuration.
@@ -188,7 +203,7 @@ pub struct CudaWeight {
     columns: Buffer,
     begin: Buffer,
     row_list: Buffer,
-    kernels: Mutex<HashMap<(usize, usize), Kernel>>,
+    kernels: Mutex<HashMap<(Intrinsic, usize, usize), Kernel>>,
     transpose: Mutex<Option<Kernel>>,
 }
 
@@ -288,6 +303,13 @@ impl CudaWeight {
     /// The configuration that runs for m tokens.
     pub fn config(&self, m: usize) -> KernelConfig {
         let dtype = self.plan.gemm.dtype();
+        let enough = |tokens: usize| self.blocks * m.div_ceil(tokens) >= self.device.info().sm_count as usize;
+        if m.is_multiple_of(8) && m >= 128 {
+            let tokens = if enough(256) { 256 } else { 128 };
+            if let Some(config) = self.plan.hopper_config(self.rows, self.stored_zeros, tokens).filter(|_| enough(tokens)) {
+                return config;
+            }
+        }
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
         self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
@@ -303,7 +325,7 @@ impl CudaWeight {
     }
 
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
-        let key = (config.tokens, config.vector);
+        let key = (config.intrinsic, config.tokens, config.vector);
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(&key) {
             return Ok(kernel.clone());
@@ -391,12 +413,19 @@ impl CudaWeight {
                 Parameter::Rows => Arg::Buffer(&self.row_list),
                 Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
                 Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
+                Parameter::Tiles => Arg::I32(self.blocks as i32),
                 Parameter::N => Arg::I32(n as i32),
                 Parameter::M => Arg::I32(m as i32),
             })
             .collect();
+        let persistent = config.intrinsic == Intrinsic::Wgmma;
+        let grid = if persistent {
+            [(self.blocks * tokens).min(self.device.info().sm_count as usize) as u32, 1, 1]
+        } else {
+            [self.blocks as u32, tokens as u32, 1]
+        };
         let shape = LaunchShape {
-            grid: [self.blocks as u32, tokens as u32, 1],
+            grid,
             block: [config.threads() as u32, 1, 1],
             shared: config.shared_bytes() as u32,
             overlap: false,
@@ -416,7 +445,11 @@ impl KernelPlan {
             return (rows, false);
         }
         // Parts of the peak, estimated from what a block of that height loads for each multiplication.
-        let efficiency = if self.intrinsic == Intrinsic::Ffma { [0.4, 0.7, 0.9, 1.0] } else { [0.25, 0.45, 0.75, 1.0] };
+        let efficiency = match (self.intrinsic, self.hopper && self.gemm.output() == Layout::FeatureMajor) {
+            (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
+            (_, false) => [0.25, 0.45, 0.75, 1.0],
+            (_, true) => [0.15, 0.3, 0.55, 1.0],
+        };
         choose_rows(tiles, self.pattern.n(), efficiency)
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration of one generated kernel: a small printable record, from which everything else follows.
 
+use super::wgmma;
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use std::fmt;
@@ -45,6 +46,10 @@ impl KernelConfig {
 
     /// Threads a block.
     pub fn threads(&self) -> usize {
+        if self.intrinsic == Intrinsic::Wgmma {
+            // Two warpgroups that multiply, and one that copies.
+            return 3 * 128;
+        }
         let (rows, tokens) = self.warp_tile();
         (self.rows / rows) * (self.tokens / tokens) * 32
     }
@@ -61,7 +66,8 @@ impl KernelConfig {
 
     /// Dynamic shared memory a block, bytes.
     pub fn shared_bytes(&self) -> usize {
-        self.stages * (self.x_bytes() + self.w_bytes())
+        let extra = if self.intrinsic == Intrinsic::Wgmma { wgmma::STAGING_BYTES + wgmma::BARRIER_BYTES } else { 0 };
+        self.stages * (self.x_bytes() + self.w_bytes()) + extra
     }
 
     /// Bias operands of the epilogue.
@@ -91,6 +97,7 @@ impl KernelConfig {
             |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
         match self.intrinsic {
             Intrinsic::Ffma => {}
+            Intrinsic::Wgmma if half => return self.check_wgmma(),
             Intrinsic::MmaSync | Intrinsic::MmaSp if half => {}
             Intrinsic::MmaSync | Intrinsic::MmaSp => {
                 return Err(format!("{}: expected f16 or bf16, found {}", self.intrinsic.name(), self.dtype));
@@ -117,6 +124,21 @@ impl KernelConfig {
         }
         if !self.vector.is_power_of_two() || self.vector * self.dtype.bytes() > 16 {
             return wrong("vector", "a power of two of at most 16 bytes", self.vector);
+        }
+        Ok(())
+    }
+}
+
+impl KernelConfig {
+    fn check_wgmma(&self) -> Result<(), String> {
+        let tile = (self.rows, self.tokens, self.step, self.vector);
+        let fits = self.rows == 128 && [128, 256].contains(&self.tokens) && self.step == 64 && self.vector == 8;
+        if !fits || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
+            return Err(format!(
+                "wgmma: expected 128 rows, 128 or 256 tokens, steps of 64, vectors of 8, feature-major results, \
+                 found {tile:?}, {:?}, {} stages",
+                self.output, self.stages
+            ));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The order of a kernel's pieces.
 
-use super::{KernelConfig, Provenance, ffma, load, mma_sp, mma_sync, store};
+use super::{KernelConfig, Provenance, ffma, load, mma_sp, mma_sync, store, wgmma};
 use fractal_dsl::{DType, Intrinsic};
 
 /// A CUDA source: text, and the headers it includes.
@@ -13,10 +13,11 @@ pub struct CudaSource {
 }
 
 /// The device helpers, by the name in the `#include`.
-pub const HEADERS: [(&str, &str); 4] = [
+pub const HEADERS: [(&str, &str); 5] = [
     ("fractal/types.cuh", include_str!("cuh/types.cuh")),
     ("fractal/memory.cuh", include_str!("cuh/memory.cuh")),
     ("fractal/mma.cuh", include_str!("cuh/mma.cuh")),
+    ("fractal/hopper.cuh", include_str!("cuh/hopper.cuh")),
     ("fractal/epilogue.cuh", include_str!("cuh/epilogue.cuh")),
 ];
 
@@ -41,6 +42,8 @@ pub enum Parameter {
     Bias(usize),
     /// A residual operand.
     Residual(usize),
+    /// Tiles of rows, `int`: of kernels whose blocks take several.
+    Tiles,
     /// Rows of W, `int`.
     N,
     /// Tokens, `int`.
@@ -56,6 +59,9 @@ pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     parameters.extend([Parameter::Columns, Parameter::Begin, Parameter::Rows]);
     parameters.extend((0..config.biases()).map(Parameter::Bias));
     parameters.extend((0..config.residuals()).map(Parameter::Residual));
+    if config.intrinsic == Intrinsic::Wgmma {
+        parameters.push(Parameter::Tiles);
+    }
     parameters.extend([Parameter::N, Parameter::M]);
     parameters
 }
@@ -71,6 +77,7 @@ fn declaration(parameter: Parameter) -> String {
         Parameter::Rows => "const int* __restrict__ rows".into(),
         Parameter::Bias(number) => format!("const float* __restrict__ bias{number}"),
         Parameter::Residual(number) => format!("const T* __restrict__ residual{number}"),
+        Parameter::Tiles => "int tiles".into(),
         Parameter::N => "int n".into(),
         Parameter::M => "int m".into(),
     }
@@ -83,6 +90,18 @@ fn declaration(parameter: Parameter) -> String {
 pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource, String> {
     config.check()?;
     let name = config.name();
+    if config.intrinsic == Intrinsic::Wgmma {
+        let pieces = [
+            head(config, provenance),
+            constants(config),
+            wgmma::instruction(config),
+            store::exact(config),
+            signature(config, &name),
+            wgmma::body(config),
+            "}\n".into(),
+        ];
+        return Ok(CudaSource { name, text: pieces.join("\n") });
+    }
     let multiply = match config.intrinsic {
         Intrinsic::MmaSync => mma_sync::multiply(config),
         Intrinsic::MmaSp => mma_sp::multiply(config),
@@ -106,7 +125,12 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
 fn head(config: &KernelConfig, provenance: &Provenance) -> String {
     let statements: String = provenance.statements.iter().map(|s| format!("//   {s}\n")).collect();
     let title = &provenance.title;
-    let headers: String = HEADERS.iter().map(|(name, _)| format!("#include \"{name}\"\n")).collect();
+    let used = |name: &str| match config.intrinsic {
+        Intrinsic::Wgmma => name != "fractal/mma.cuh",
+        Intrinsic::Ffma => name != "fractal/mma.cuh" && name != "fractal/hopper.cuh",
+        _ => name != "fractal/hopper.cuh",
+    };
+    let headers: String = HEADERS.iter().filter(|(name, _)| used(name)).map(|(name, _)| format!("#include \"{name}\"\n")).collect();
     format!("// {title}\n{statements}// {config}\n{headers}\nusing namespace fractal;\n")
 }
 
@@ -119,6 +143,15 @@ fn constants(config: &KernelConfig) -> String {
     let (warp_rows, warp_tokens) = config.warp_tile();
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
+    let warps = if config.intrinsic == Intrinsic::Wgmma {
+        format!(
+            "constexpr unsigned STAGE_BYTES = {};  // bytes of X and W a stage\nconstexpr unsigned STAGING_BYTES = {};\n",
+            config.x_bytes() + config.w_bytes(),
+            wgmma::STAGING_BYTES
+        )
+    } else {
+        format!("constexpr int WARP_ROWS = {warp_rows};\nconstexpr int WARP_TOKENS = {warp_tokens};\n")
+    };
     format!(
         "using T = {storage};
 constexpr int ROWS = {rows};            // rows of W a block
@@ -127,9 +160,7 @@ constexpr int STEP = {step};            // kept columns a step
 constexpr int STORED = {stored};          // of which W stores
 constexpr int STAGES = {stages};           // steps in flight
 constexpr int VECTOR = {vector};           // elements of X a copy
-constexpr int WARP_ROWS = {warp_rows};
-constexpr int WARP_TOKENS = {warp_tokens};
-constexpr int THREADS = {threads};
+{warps}constexpr int THREADS = {threads};
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 "

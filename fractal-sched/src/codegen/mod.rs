@@ -9,7 +9,7 @@
 //! | configuration, sizes, name | `config` |
 //! | the order of the pieces | `emit` |
 //! | condensing X and loading W | `load` |
-//! | multiplying | `ffma`, `mma_sync`, `mma_sp` |
+//! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma` |
 //! | epilogue and store | `store` |
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
@@ -24,6 +24,7 @@ mod provenance;
 mod store;
 pub mod tables;
 mod transpose;
+mod wgmma;
 
 pub use config::KernelConfig;
 pub use emit::{CudaSource, HEADERS, Parameter, emit, parameters};

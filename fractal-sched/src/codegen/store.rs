@@ -2,7 +2,7 @@
 
 use super::KernelConfig;
 use crate::schedule::EpilogueStep;
-use fractal_dsl::{Intrinsic, Layout};
+use fractal_dsl::{DType, Intrinsic, Layout};
 
 /// Everything after the main loop.
 pub(super) fn tile(config: &KernelConfig) -> String {
@@ -37,26 +37,33 @@ __device__ __noinline__ float exact(
     )
 }
 
+/// The epilogue on `v`, with `n_row` and `at` known.
+pub(super) fn steps(config: &KernelConfig, indent: &str) -> String {
+    let step = |step: &EpilogueStep| match step {
+        EpilogueStep::Bias(number) => format!("{indent}v += bias{number}[n_row];\n"),
+        EpilogueStep::Residual(number) => format!("{indent}v += to_float(residual{number}[at]);\n"),
+        EpilogueStep::Relu => format!("{indent}v = relu(v);\n"),
+        EpilogueStep::Gelu if config.dtype == DType::F32 => format!("{indent}v = gelu(v);\n"),
+        EpilogueStep::Gelu => format!("{indent}v = gelu_short(v);\n"),
+        EpilogueStep::Silu => format!("{indent}v = silu(v);\n"),
+        EpilogueStep::Scale(bits) => {
+            format!("{indent}v *= __uint_as_float({bits:#010x}u);  // {}\n", f32::from_bits(*bits))
+        }
+    };
+    config.epilogue.iter().map(step).collect()
+}
+
 fn finish(config: &KernelConfig) -> String {
     let at = match config.output {
         Layout::FeatureMajor => "(size_t)n_row * m + token",
         Layout::TokenMajor => "(size_t)token * n + n_row",
     };
-    let steps: String = config
-        .epilogue
-        .iter()
-        .map(|step| match step {
-            EpilogueStep::Bias(number) => format!("        v += bias{number}[n_row];\n"),
-            EpilogueStep::Residual(number) => format!("        v += to_float(residual{number}[at]);\n"),
-            EpilogueStep::Relu => "        v = relu(v);\n".into(),
-            EpilogueStep::Gelu => "        v = gelu(v);\n".into(),
-            EpilogueStep::Silu => "        v = silu(v);\n".into(),
-            EpilogueStep::Scale(bits) => {
-                format!("        v *= __uint_as_float({bits:#010x}u);  // {}\n", f32::from_bits(*bits))
-            }
-        })
-        .collect();
-    let exact = if config.stored_zeros { "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n" } else { "" };
+    let steps = steps(config, "        ");
+    let exact = if config.stored_zeros {
+        "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
+    } else {
+        ""
+    };
     format!(
         "    auto finish = [&](int row, int n_row, int token, float v) {{
         if (token >= m) return;
