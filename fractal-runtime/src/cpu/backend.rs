@@ -43,7 +43,7 @@ impl Backend for CpuBackend {
         let mut pattern = Some(gemm.pattern().executed());
         while let Some(current) = pattern.filter(|p| p.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) {
             let coarse = Gemm::new(current.clone(), gemm.dtype());
-            let ir = lower_checked(&coarse, Form::Condensed, 1)?;
+            let ir = Box::new(lower_checked(&coarse, Form::Condensed, 1)?);
             pattern = current.coarser();
             candidates.push(Candidate::Tiles { rows: tile_rows(&ir.body).unwrap_or(1), pattern: current, ir });
         }
@@ -58,7 +58,7 @@ enum Candidate {
     /// Tiles of a pattern, finer zeros stored.
     Tiles {
         pattern: Pattern,
-        ir: LoopIr,
+        ir: Box<LoopIr>,
         /// Rows that keep the same columns.
         rows: usize,
     },

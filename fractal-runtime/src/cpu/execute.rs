@@ -163,7 +163,7 @@ impl<'a, T: Element> Run<'a, T> {
         let steps = epilogue.ops.iter().map(|op| Step::new(op).expect("types were checked")).collect();
         let values = T::of(plan.values.elements()).expect("types were checked");
         let x = x.typed().expect("types were checked");
-        let few = m <= if plan.row_wise { 1 } else { MAX_FEW };
+        let few = m <= plan.few;
         Run { isa, plan, values, x, steps, m, few, threads: threads.max(1), finite: AtomicBool::new(true) }
     }
 
@@ -428,24 +428,15 @@ impl<'a, T: Element> Run<'a, T> {
     fn few_columns(&self, tiles: Range<usize>, b: usize, cols: usize, x: &[f32], widened: &[f32], sums: &mut [f32]) {
         self.blocks(tiles, b, widened, |first, height, ks, block| {
             let sums = &mut sums[first * cols..][..height * cols];
-            if height == LANES {
-                let mut across = [0.0; LANES * MAX_FEW];
-                raw::sum_rows(self.isa, block, ks, x, cols, &mut across);
-                for (i, sums) in sums.chunks_exact_mut(cols).enumerate() {
-                    for (j, sum) in sums.iter_mut().enumerate() {
-                        *sum += across[j * LANES + i];
-                    }
-                }
-            } else if height == 1 && cols == 1 {
+            if height == 1 && cols == 1 {
                 sums[0] += dot(block, ks.as_slice(), x);
-            } else {
-                for (weights, &k) in block.chunks_exact(height).zip(ks.as_slice()) {
-                    let x = &x[k as usize * cols..][..cols];
-                    for (w, sums) in weights.iter().zip(sums.chunks_exact_mut(cols)) {
-                        for (sum, x) in sums.iter_mut().zip(x) {
-                            *sum += w * x;
-                        }
-                    }
+                return;
+            }
+            let mut across = [0.0; LANES * MAX_FEW];
+            raw::sum_rows(self.isa, block, height, ks, x, cols, &mut across);
+            for (i, sums) in sums.chunks_exact_mut(cols).enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    *sum += across[j * LANES + i];
                 }
             }
         });

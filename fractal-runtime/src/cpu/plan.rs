@@ -1,6 +1,7 @@
 //! What the CPU executes: a pruned weight as tiles of rows that keep the same k positions.
 //! Input: a [`TilePlan`] made from LoopIr. Output: a [`ValidPlan`], after which nothing can go out of bounds.
 
+use super::cost::few;
 use super::matrix::Elements;
 use super::raw::{BoundedIndices, DistinctRows};
 use fractal_dsl::DType;
@@ -214,6 +215,8 @@ pub struct ValidPlan {
     splits: Vec<u32>,
     /// Whether most of the work is in tiles too low to reuse a loaded row of X.
     pub(super) row_wise: bool,
+    /// The most columns of X for which vectors lie along n instead of m.
+    pub(super) few: usize,
 }
 
 impl TilePlan {
@@ -251,6 +254,8 @@ impl TilePlan {
             row_work += tile.rows.len() * tile.ks.len();
         }
         let row_wise = 2 * row_work > self.values.len();
+        let blocks: usize = self.tiles.iter().map(|t| t.rows.len().div_ceil(ROW_BLOCK) * t.ks.len()).sum();
+        let few = few(self.values.len() as f64 / blocks.max(1) as f64);
         let used = self.compact();
         let k_block = self.k_block(row_wise, used.len());
         let splits = self.splits(k_block, used.len());
@@ -266,6 +271,7 @@ impl TilePlan {
             k_block,
             splits,
             row_wise,
+            few,
         })
     }
 

@@ -116,7 +116,7 @@ unsafe fn tile<V: Lanes, const ROWS: usize, const VECTORS: usize>(r: Raw) {
     }
 }
 
-/// For few columns of X: 16 rows of W fill a vector, the `COLS` elements of a row of X are broadcast.
+/// For few columns of X: up to 16 rows of W fill a vector, the `COLS` elements of a row of X are broadcast.
 ///
 /// # Safety
 /// As [`sum_rows`] asserts for these `COLS`; the instruction set of `V` exists.
@@ -126,7 +126,7 @@ unsafe fn columns<V: Lanes, const COLS: usize, const SETS: usize>(r: Raw) {
     unsafe {
         let mut acc = [[V::splat(0.0); COLS]; SETS];
         let step = |acc: &mut [V; COLS], t: usize| {
-            let w = V::load(r.weights.add(t * LANES));
+            let w = V::load(r.weights.add(t * r.weight_stride));
             let x = r.panel.add(*r.ks.add(t) as usize * COLS);
             for (j, acc) in acc.iter_mut().enumerate() {
                 *acc = acc.fma(w, V::splat(*x.add(j)));
@@ -281,18 +281,27 @@ pub fn accumulate_rows(
     );
 }
 
-/// `sums[j * 16 + i] += sum over t of weights[t * 16 + i] * x[ks[t] * cols + j]` for i in 0..16 and j in `0..cols`.
+/// `sums[j * 16 + i] += sum over t of weights[t * height + i] * x[ks[t] * cols + j]` for i in `0..height` and j in
+/// `0..cols`; sums of i in `height..16` are left as anything.
 ///
 /// # Panics
-/// When a slice is too short or `cols` is not in `1..=MAX_FEW`.
-pub fn sum_rows(isa: Isa, weights: &[f32], ks: Bounded<'_>, x: &[f32], cols: usize, sums: &mut [f32]) {
-    let kept = ks.indices.len();
-    assert!(weights.len() >= kept * LANES);
+/// When a slice is too short, `height` is not in `1..=16` or `cols` not in `1..=MAX_FEW`.
+pub fn sum_rows(isa: Isa, weights: &[f32], height: usize, ks: Bounded<'_>, x: &[f32], cols: usize, sums: &mut [f32]) {
+    assert!((1..=LANES).contains(&height) && weights.len() >= ks.indices.len() * height);
     assert!(x.len() >= ks.bound * cols);
     assert!(sums.len() >= cols * LANES);
+    // Positions whose vector ends within the weights; it reaches into those of the next positions.
+    let kept = ks.indices.len().min((weights.len() + height).saturating_sub(LANES) / height);
+    for (t, &k) in ks.indices.iter().enumerate().skip(kept) {
+        for (j, x) in x[k as usize * cols..][..cols].iter().enumerate() {
+            for (i, w) in weights[t * height..][..height].iter().enumerate() {
+                sums[j * LANES + i] += w * x;
+            }
+        }
+    }
     let raw = Raw {
         weights: weights.as_ptr(),
-        weight_stride: LANES,
+        weight_stride: height,
         panel: x.as_ptr(),
         ks: ks.indices.as_ptr(),
         kept,
