@@ -116,11 +116,13 @@ impl KernelPlan {
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 128 rows, tokens by eights.
     pub fn hopper_config(&self, rows: usize, stored_zeros: bool, tokens: usize) -> Option<KernelConfig> {
-        if self.intrinsic != Intrinsic::MmaSync || !self.hopper {
-            return None;
-        }
+        let intrinsic = match self.intrinsic {
+            Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
+            Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
+            _ => return None,
+        };
         let config = KernelConfig {
-            intrinsic: Intrinsic::Wgmma,
+            intrinsic,
             stages: if tokens == 256 { 4 } else { 6 },
             ..self.config(rows, stored_zeros, tokens, 8)
         };
@@ -418,7 +420,7 @@ impl CudaWeight {
                 Parameter::M => Arg::I32(m as i32),
             })
             .collect();
-        let persistent = config.intrinsic == Intrinsic::Wgmma;
+        let persistent = config.is_hopper();
         let grid = if persistent {
             [(self.blocks * tokens).min(self.device.info().sm_count as usize) as u32, 1, 1]
         } else {

@@ -33,7 +33,23 @@ pub struct KernelConfig {
 impl KernelConfig {
     /// Elements of W stored for one row and step: half of the columns where 2 of 4 are kept.
     pub fn stored_step(&self) -> usize {
-        if self.intrinsic == Intrinsic::MmaSp { self.step / 2 } else { self.step }
+        if self.intrinsic.is_sparse() { self.step / 2 } else { self.step }
+    }
+
+    /// Whether the kernel is one of Hopper's own.
+    pub fn is_hopper(&self) -> bool {
+        matches!(self.intrinsic, Intrinsic::Wgmma | Intrinsic::WgmmaSp)
+    }
+
+    /// Bytes of positions a stage, of 2-of-4 kernels.
+    pub fn position_bytes(&self) -> usize {
+        if self.intrinsic.is_sparse() { self.rows / 16 * 32 * 4 } else { 0 }
+    }
+
+    /// Bytes of a stage; those of Hopper's kernels begin at multiples of 1024, which the swizzle needs.
+    pub fn stage_bytes(&self) -> usize {
+        let bytes = self.x_bytes() + self.w_bytes() + self.position_bytes();
+        if self.is_hopper() { bytes.next_multiple_of(1024) } else { bytes }
     }
 
     /// Rows and tokens of a warp's tile.
@@ -46,7 +62,7 @@ impl KernelConfig {
 
     /// Threads a block.
     pub fn threads(&self) -> usize {
-        if self.intrinsic == Intrinsic::Wgmma {
+        if self.is_hopper() {
             // Two warpgroups that multiply, and one that copies.
             return 3 * 128;
         }
@@ -66,8 +82,8 @@ impl KernelConfig {
 
     /// Dynamic shared memory a block, bytes.
     pub fn shared_bytes(&self) -> usize {
-        let extra = if self.intrinsic == Intrinsic::Wgmma { wgmma::STAGING_BYTES + wgmma::BARRIER_BYTES } else { 0 };
-        self.stages * (self.x_bytes() + self.w_bytes()) + extra
+        let extra = if self.is_hopper() { wgmma::STAGING_BYTES + wgmma::BARRIER_BYTES } else { 0 };
+        self.stages * self.stage_bytes() + extra
     }
 
     /// Bias operands of the epilogue.
@@ -97,7 +113,7 @@ impl KernelConfig {
             |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
         match self.intrinsic {
             Intrinsic::Ffma => {}
-            Intrinsic::Wgmma if half => return self.check_wgmma(),
+            Intrinsic::Wgmma | Intrinsic::WgmmaSp if half => return self.check_wgmma(),
             Intrinsic::MmaSync | Intrinsic::MmaSp if half => {}
             Intrinsic::MmaSync | Intrinsic::MmaSp => {
                 return Err(format!("{}: expected f16 or bf16, found {}", self.intrinsic.name(), self.dtype));
@@ -135,9 +151,11 @@ impl KernelConfig {
         let fits = self.rows == 128 && [128, 256].contains(&self.tokens) && self.step == 64 && self.vector == 8;
         if !fits || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
             return Err(format!(
-                "wgmma: expected 128 rows, 128 or 256 tokens, steps of 64, vectors of 8, feature-major results, \
+                "{}: expected 128 rows, 128 or 256 tokens, steps of 64, vectors of 8, feature-major results, \
                  found {tile:?}, {:?}, {} stages",
-                self.output, self.stages
+                self.intrinsic.name(),
+                self.output,
+                self.stages
             ));
         }
         Ok(())

@@ -53,13 +53,13 @@ pub enum Parameter {
 /// The parameters of a kernel.
 pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     let mut parameters = vec![Parameter::X, Parameter::Y, Parameter::Values];
-    if config.intrinsic == Intrinsic::MmaSp {
+    if config.position_bytes() > 0 {
         parameters.push(Parameter::Positions);
     }
     parameters.extend([Parameter::Columns, Parameter::Begin, Parameter::Rows]);
     parameters.extend((0..config.biases()).map(Parameter::Bias));
     parameters.extend((0..config.residuals()).map(Parameter::Residual));
-    if config.intrinsic == Intrinsic::Wgmma {
+    if config.is_hopper() {
         parameters.push(Parameter::Tiles);
     }
     parameters.extend([Parameter::N, Parameter::M]);
@@ -90,7 +90,7 @@ fn declaration(parameter: Parameter) -> String {
 pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource, String> {
     config.check()?;
     let name = config.name();
-    if config.intrinsic == Intrinsic::Wgmma {
+    if config.is_hopper() {
         let pieces = [
             head(config, provenance),
             constants(config),
@@ -126,11 +126,12 @@ fn head(config: &KernelConfig, provenance: &Provenance) -> String {
     let statements: String = provenance.statements.iter().map(|s| format!("//   {s}\n")).collect();
     let title = &provenance.title;
     let used = |name: &str| match config.intrinsic {
-        Intrinsic::Wgmma => name != "fractal/mma.cuh",
+        Intrinsic::Wgmma | Intrinsic::WgmmaSp => name != "fractal/mma.cuh",
         Intrinsic::Ffma => name != "fractal/mma.cuh" && name != "fractal/hopper.cuh",
         _ => name != "fractal/hopper.cuh",
     };
-    let headers: String = HEADERS.iter().filter(|(name, _)| used(name)).map(|(name, _)| format!("#include \"{name}\"\n")).collect();
+    let headers: String =
+        HEADERS.iter().filter(|(name, _)| used(name)).map(|(name, _)| format!("#include \"{name}\"\n")).collect();
     format!("// {title}\n{statements}// {config}\n{headers}\nusing namespace fractal;\n")
 }
 
@@ -143,10 +144,14 @@ fn constants(config: &KernelConfig) -> String {
     let (warp_rows, warp_tokens) = config.warp_tile();
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
-    let warps = if config.intrinsic == Intrinsic::Wgmma {
+    let positions = match config.position_bytes() {
+        0 => String::new(),
+        bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
+    };
+    let warps = if config.is_hopper() {
         format!(
-            "constexpr unsigned STAGE_BYTES = {};  // bytes of X and W a stage\nconstexpr unsigned STAGING_BYTES = {};\n",
-            config.x_bytes() + config.w_bytes(),
+            "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions\nconstexpr unsigned STAGING_BYTES = {};\n",
+            config.stage_bytes(),
             wgmma::STAGING_BYTES
         )
     } else {
@@ -160,7 +165,7 @@ constexpr int STEP = {step};            // kept columns a step
 constexpr int STORED = {stored};          // of which W stores
 constexpr int STAGES = {stages};           // steps in flight
 constexpr int VECTOR = {vector};           // elements of X a copy
-{warps}constexpr int THREADS = {threads};
+{warps}{positions}constexpr int THREADS = {threads};
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 "
@@ -188,7 +193,12 @@ fn place(config: &KernelConfig) -> String {
     T* const x_stages = (T*)shared;
     T* const w_stages = x_stages + STAGES * X_STAGE;
 ";
-    [common, threads].concat()
+    let positions = if config.intrinsic == Intrinsic::MmaSp {
+        "    unsigned* const p_stages = (unsigned*)(w_stages + STAGES * W_STAGE);\n"
+    } else {
+        ""
+    };
+    [common, positions, threads].concat()
 }
 
 fn accumulators(config: &KernelConfig) -> String {

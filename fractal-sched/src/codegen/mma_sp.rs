@@ -9,7 +9,7 @@ pub(super) fn multiply(_config: &KernelConfig) -> String {
         "        unsigned kept[WARP_ROWS / 16];
 #pragma unroll
         for (int i = 0; i < WARP_ROWS / 16; ++i) {{
-            kept[i] = __ldg(positions + ((size_t)step * (ROWS / 16) + warp_row / 16 + i) * 32 + lane);
+            kept[i] = p_stages[stage * P_STAGE + (warp_row / 16 + i) * 32 + lane];
         }}
 {halves}"
     )

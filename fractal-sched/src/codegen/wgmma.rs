@@ -1,11 +1,11 @@
-//! `wgmma`: m64nNk16 on f16 or bf16, Hopper alone. One persistent block a multiprocessor: two warpgroups multiply, each 64
+//! `wgmma` and `wgmma_sp`: m64nNk16, or m64nNk32 with 2 of 4 kept, on f16 or bf16; Hopper alone. One persistent block a multiprocessor: two warpgroups multiply, each 64
 //! rows of the tile, and one warpgroup copies. Weights come as swizzled images by bulk copies; each kept row of X comes by
 //! `cp.async`, 16 bytes a lane, straight into the swizzled B tile, so that nothing but the row's number differs from a dense
 //! kernel. Barriers say when a stage is full (copies of 128 threads and the bulk copy) and when it is empty (8 warps).
 
 use super::KernelConfig;
 use super::store::steps;
-use fractal_dsl::DType;
+use fractal_dsl::{DType, Intrinsic};
 
 /// Bytes of staging: 16 rows x 64 tokens of each multiplying warp.
 pub(super) const STAGING_BYTES: usize = 8 * 16 * 64 * 2;
@@ -14,17 +14,19 @@ pub(super) const BARRIER_BYTES: usize = 128 + 1024;
 
 /// Everything between the signature and the end of the kernel.
 pub(super) fn body(config: &KernelConfig) -> String {
-    [place().into(), producer(config), consumer(config).into(), epilogue(config)].concat()
+    [place().into(), producer(config), consumer(config), epilogue(config)].concat()
 }
 
-/// The instruction for this number of tokens and type: `acc[64 x TOKENS] (+)= a[64 x 16] b[16 x TOKENS]`.
+/// The instruction for this number of tokens and type: `acc[64 x TOKENS] (+)= a b`.
 pub(super) fn instruction(config: &KernelConfig) -> String {
     let registers = config.tokens / 2;
     let dtype = if config.dtype == DType::F16 { "f16" } else { "bf16" };
     let list = |f: &dyn Fn(usize) -> String| (0..registers).map(f).collect::<Vec<_>>().join(", ");
     let (places, operands) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+f\"(d[{i}])")));
-    format!(
-        "// d[64 x {tokens}] = a[64 x 16] b[16 x {tokens}] (+ d where `accumulate`); a is K-major, b is token-major.
+    let tokens = config.tokens;
+    if config.intrinsic == Intrinsic::Wgmma {
+        return format!(
+            "// d[64 x {tokens}] = a[64 x 16] b[16 x {tokens}] (+ d where `accumulate`); a is K-major, b is token-major.
 __device__ __forceinline__ void multiply(
     float (&d)[{registers}], unsigned long long a, unsigned long long b, int accumulate) {{
     asm volatile(
@@ -34,9 +36,27 @@ __device__ __forceinline__ void multiply(
         : \"l\"(a), \"l\"(b), \"r\"(accumulate));
 }}
 ",
-        tokens = config.tokens,
-        p = registers + 2,
+            p = registers + 2,
+            b = registers + 1,
+        );
+    }
+    format!(
+        "// d[64 x {tokens}] = a[64 x 32, 2 of 4 kept] b[32 x {tokens}] (+ d where `accumulate`). Lanes 0 and 1 (SELECTOR 0) or
+// 2 and 3 (1) of each four hold the positions of what is kept, in a register that is read while the instruction runs.
+template <int SELECTOR>
+__device__ __forceinline__ void multiply(
+    float (&d)[{registers}], unsigned long long a, unsigned long long b, unsigned positions, int accumulate) {{
+    asm volatile(
+        \"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{p}, 0;\\n\"
+        \"wgmma.mma_async.sp.sync.aligned.m64n{tokens}k32.f32.{dtype}.{dtype} {{{places}}}, %{registers}, %{b}, %{e}, %{s}, p, 1, 1, 0, 1;\\n}}\"
+        : {operands}
+        : \"l\"(a), \"l\"(b), \"r\"(positions), \"r\"(accumulate), \"n\"(SELECTOR));
+}}
+",
         b = registers + 1,
+        e = registers + 2,
+        p = registers + 3,
+        s = registers + 4,
     )
 }
 
@@ -64,6 +84,14 @@ fn place() -> &'static str {
 fn producer(config: &KernelConfig) -> String {
     // A warp copies 16 of a step's 64 rows; its lanes cover 256 tokens of one row or 128 of two.
     let (rows_at_once, lanes) = if config.tokens == 256 { (1, "lane") } else { (2, "lane % 16") };
+    let (w_bytes, positions) = if config.intrinsic == Intrinsic::WgmmaSp {
+        (
+            "W_STAGE * 2 + P_STAGE * 4",
+            "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
+        )
+    } else {
+        ("W_STAGE * 2", "")
+    };
     let second = if rows_at_once == 2 { " + lane / 16" } else { "" };
     format!(
         "    if (group == 2) {{
@@ -101,9 +129,9 @@ fn producer(config: &KernelConfig) -> String {
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
+                        barrier_expect(full + 8 * stage, {w_bytes});
                         bulk_copy(ws, values + (size_t)(first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                    }}
+{positions}                    }}
                     __syncwarp();
                     const int list = u < 2 ? near : far;
                     int k[16 / {rows_at_once}];
@@ -140,17 +168,36 @@ fn producer(config: &KernelConfig) -> String {
     )
 }
 
-fn consumer(_config: &KernelConfig) -> &'static str {
-    "    take_registers<224>();
+fn consumer(config: &KernelConfig) -> String {
+    let sparse = config.intrinsic == Intrinsic::WgmmaSp;
+    // Rows of W are 128 bytes (128-byte swizzle), or 64 where half is stored (64-byte swizzle).
+    let (w_row, weights) = if sparse { (64, "descriptor64") } else { (128, "descriptor") };
+    let main_loop = if sparse { sparse_loop() } else { dense_loop() };
+    format!(
+        "    take_registers<224>();
     float acc[TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base, STEP * 128, 1024);
-    const unsigned long long ws = descriptor(base + X_STAGE * 2 + group * 8192, 16, 1024);
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+    const unsigned long long ws = {weights}(base + X_STAGE * 2 + group * (64 * {w_row}), 16, 8 * {w_row});
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {{
         const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS;
         const int first = begin[tile], last = begin[tile + 1];
-        int previous = 0;
+{main_loop}#pragma unroll
+        for (int i = 0; i < TOKENS / 2; ++i) {{
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
+        }}
+        if (last == first) {{
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; ++i) acc[i] = 0.0f;
+        }}
+"
+    )
+}
+
+fn dense_loop() -> &'static str {
+    "        int previous = 0;
         for (int step = first; step < last; ++step) {
             barrier_wait(full + 8 * stage, phase);
             fence_async();
@@ -172,15 +219,46 @@ fn consumer(_config: &KernelConfig) -> &'static str {
         }
         wgmma_wait<0>();
         if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
-#pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {
-            // The compiler does not see that the instruction writes later than it is issued.
-            asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
+"
+}
+
+/// Two steps a turn: each has its own register of positions, which must not be written again before the instruction that
+/// reads it is done.
+fn sparse_loop() -> &'static str {
+    "        int previous = 0;
+        unsigned even = 0, odd = 0;
+        auto issue = [&](int step, unsigned& kept) {
+            barrier_wait(full + 8 * stage, phase);
+            fence_async();
+            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+            asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept) : \"r\"(at + (threadIdx.x % 256) * 4) : \"memory\");
+            wgmma_begin();
+            multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
+            multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
+            wgmma_commit();
+        };
+        // The step before is done: its positions are read, and its stage may be filled again.
+        auto retire = [&](int step, unsigned& read) {
+            wgmma_wait<1>();
+            asm volatile(\"\" : \"+r\"(read)::\"memory\");
+            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        };
+        for (int step = first; step < last; step += 2) {
+            issue(step, even);
+            retire(step, odd);
+            if (step + 1 < last) {
+                issue(step + 1, odd);
+                retire(step + 1, even);
+            }
         }
-        if (last == first) {
-#pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) acc[i] = 0.0f;
-        }
+        wgmma_wait<0>();
+        asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
+        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
 "
 }
 

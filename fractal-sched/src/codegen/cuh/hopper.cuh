@@ -68,6 +68,10 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
     return (unsigned long long)((address & 0x3ffff) >> 4) | (unsigned long long)(leading >> 4) << 16 |
            (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
 }
+// The same with 64-byte swizzle.
+__device__ __forceinline__ unsigned long long descriptor64(unsigned address, unsigned leading, unsigned stride) {
+    return (descriptor(address, leading, stride) & ~(3ull << 62)) | 2ull << 62;
+}
 // The descriptor `bytes` further on.
 __device__ __forceinline__ unsigned long long advance(unsigned long long descriptor, unsigned bytes) {
     return descriptor + (bytes >> 4);
