@@ -33,7 +33,7 @@ impl Tensor {
     /// # Errors
     /// [`TensorError`] unless there are rows times columns elements.
     pub fn new(rows: usize, columns: usize, values: Values) -> Result<Tensor, TensorError> {
-        let expected = rows.checked_mul(columns).unwrap_or(usize::MAX);
+        let expected = rows.saturating_mul(columns);
         if values.len() != expected {
             return Err(TensorError { rows, columns, expected, found: values.len() });
         }
