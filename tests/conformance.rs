@@ -6,7 +6,7 @@ mod support;
 
 use fractal::sched::Form;
 use fractal::{DType, Device};
-use support::{PATTERNS, SHAPES, check, check_unkept_activations, cuda_or_skip};
+use support::{LARGE, PATTERNS, SHAPES, check, check_unkept_activations, cuda_or_skip};
 
 /// Runs all cases whose multiply-adds stay below `most`; a slow backend takes fewer of the large ones.
 fn all_cases(device: &Device, dtype: DType, most: usize) {
@@ -49,7 +49,21 @@ macro_rules! conformance {
             fn unkept_activations_do_not_leak() {
                 let Some(device) = $device else { return };
                 for text in PATTERNS {
-                    DType::ALL.into_iter().for_each(|dtype| check_unkept_activations(&device, text, dtype));
+                    DType::ALL
+                        .into_iter()
+                        .for_each(|dtype| check_unkept_activations(&device, text, dtype, (70, 90, 33)));
+                }
+            }
+
+            #[test]
+            fn large() {
+                let Some(device) = $device else { return };
+                for (p, text) in PATTERNS.iter().enumerate() {
+                    for (s, &(n, k, m)) in LARGE.iter().enumerate().filter(|(_, (n, k, m))| n * k * m <= $most) {
+                        check(&device, text, DType::ALL[(p + s) % 3], (n, k, m), p + s);
+                        check(&device, text, DType::ALL[1 + (p + s) % 2], (n, k, m), p + s + 1);
+                        check_unkept_activations(&device, text, DType::ALL[1 + (p + s) % 2], (n, 90, m));
+                    }
                 }
             }
         }

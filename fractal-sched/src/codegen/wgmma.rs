@@ -84,6 +84,8 @@ fn place() -> &'static str {
 fn producer(config: &KernelConfig) -> String {
     // A warp copies 16 of a step's 64 rows; its lanes cover 256 tokens of one row or 128 of two.
     let (rows_at_once, lanes) = if config.tokens == 256 { (1, "lane") } else { (2, "lane % 16") };
+    let (second_row, row_bytes, swizzle) =
+        if rows_at_once == 2 { (" + lane / 16 * 128", 256, "((2 * i + lane / 16) & 7)") } else { ("", 128, "(i & 7)") };
     let (w_bytes, positions) = if config.intrinsic == Intrinsic::WgmmaSp {
         (
             "W_STAGE * 2 + P_STAGE * 4",
@@ -98,17 +100,23 @@ fn producer(config: &KernelConfig) -> String {
         give_registers<56>();
         int stage = 0;
         unsigned phase = 0;
-        // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows.
+        // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
+        // in units of 16 bytes, with a bit for each that there is.
+        const unsigned row_chunks = m / 8;
+        struct Rows {{
+            unsigned offset, there;
+        }};
         auto fetch = [&](int first, int steps, int step) {{
             const int mine = step + lane / 16;
-            return mine < steps ? __ldg(columns + (size_t)(first + mine) * STEP + warp * 16 + lane % 16) : -1;
+            const int k = mine < steps ? __ldg(columns + (size_t)(first + mine) * STEP + warp * 16 + lane % 16) : -1;
+            return Rows{{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)}};
         }};
         int item = blockIdx.x, first = 0, steps = 0;
         if (item < items) {{
             first = begin[item / token_tiles];
             steps = begin[item / token_tiles + 1] - first;
         }}
-        int near = fetch(first, steps, 0), far = fetch(first, steps, 2);
+        Rows near = fetch(first, steps, 0), far = fetch(first, steps, 2);
         while (item < items) {{
             const int next = item + gridDim.x;
             int next_first = 0, next_steps = 0;
@@ -116,15 +124,15 @@ fn producer(config: &KernelConfig) -> String {
                 next_first = begin[next / token_tiles];
                 next_steps = begin[next / token_tiles + 1] - next_first;
             }}
-            const int token = item % token_tiles * TOKENS + {lanes} * 8;
-            const bool inside = token < m;
-            const T* const source = x + token;
+            const int m0 = item % token_tiles * TOKENS;
+            const bool inside = m0 + {lanes} * 8 < m;
+            const uint4* const source = (const uint4*)(x + (inside ? m0 + {lanes} * 8 : 0));
             // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
             const unsigned chunk = {lanes} / 8 * (STEP * 128), within = {lanes} % 8;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
                 const bool more = ahead + 4 < steps;
-                const int next_near = more ? fetch(first, steps, ahead + 4) : fetch(next_first, next_steps, 0);
-                const int next_far = more ? fetch(first, steps, ahead + 6) : fetch(next_first, next_steps, 2);
+                const Rows next_near = more ? fetch(first, steps, ahead + 4) : fetch(next_first, next_steps, 0);
+                const Rows next_far = more ? fetch(first, steps, ahead + 6) : fetch(next_first, next_steps, 2);
                 for (int u = 0; u < 4 && ahead + u < steps; ++u) {{
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
@@ -133,18 +141,25 @@ fn producer(config: &KernelConfig) -> String {
                         bulk_copy(ws, values + (size_t)(first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
 {positions}                    }}
                     __syncwarp();
-                    const int list = u < 2 ? near : far;
-                    int k[16 / {rows_at_once}];
+                    const Rows list = u < 2 ? near : far;
+                    const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
+                    unsigned offset[16 / {rows_at_once}];
 #pragma unroll
                     for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
-                        k[i] = __shfl_sync(0xffffffffu, list, (u & 1) * 16 + i * {rows_at_once}{second});
+                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * {rows_at_once}{second});
                     }}
+                    const unsigned to = xs + chunk + warp * 2048{second_row};
+                    if (there == 0xffffu && m0 + TOKENS <= m) {{
 #pragma unroll
-                    for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
-                        const int row = warp * 16 + i * {rows_at_once}{second};
-                        const bool kept = k[i] >= 0 && inside;
-                        copy_chunk(xs + chunk + row * 128 + ((within ^ (row & 7)) << 4),
-                                   kept ? source + (size_t)k[i] * m : x, kept);
+                        for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
+                            copy_chunk(to + i * {row_bytes} + ((within ^ {swizzle}) << 4), source + offset[i]);
+                        }}
+                    }} else {{
+#pragma unroll
+                        for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
+                            const bool kept = inside && there >> (i * {rows_at_once}{second}) & 1;
+                            copy_chunk(to + i * {row_bytes} + ((within ^ {swizzle}) << 4), source + offset[i], kept);
+                        }}
                     }}
                     barrier_arrive_after_copies(full + 8 * stage);
                     if (++stage == STAGES) {{

@@ -46,6 +46,10 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
         "r"(bytes), "r"(barrier)
         : "memory");
 }
+// 16 bytes to a shared address.
+__device__ __forceinline__ void copy_chunk(unsigned to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 // 16 bytes to a shared address, or zeros.
 __device__ __forceinline__ void copy_chunk(unsigned to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
