@@ -42,6 +42,11 @@ impl Backend for CpuBackend {
         let mut candidates = Vec::new();
         let mut pattern = Some(gemm.pattern().executed());
         while let Some(current) = pattern.filter(|p| p.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) {
+            // Coarse tiles that keep nearly everything are the dense product with more to look up.
+            let slots = current.format().slots.unwrap_or(0);
+            if !candidates.is_empty() && 4 * slots > 3 * current.n() * current.k() {
+                break;
+            }
             let coarse = Gemm::new(current.clone(), gemm.dtype());
             let ir = Box::new(lower_checked(&coarse, Form::Condensed, 1)?);
             pattern = current.coarser();

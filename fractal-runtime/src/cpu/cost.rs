@@ -4,6 +4,7 @@
 //! The rates are for one core at 3.6 GHz with AVX-512 (Zen 5), fitted to runs of 64..4096 a side; other machines scale
 //! all of them about alike, and the choice needs only their ratios.
 
+use super::dense::FEW_TOKENS;
 use super::raw::{LANES, MAX_FEW};
 use fractal_dsl::DType;
 
@@ -125,7 +126,9 @@ pub(super) fn few(rows: f64) -> usize {
 
 fn dense(n: usize, k: usize, m: usize, dtype: DType) -> f64 {
     let (weights, edges) = ((n * k) as f64, ((n + k) * m) as f64);
-    let converted = if dtype == DType::F32 { 0.0 } else { (weights + edges) / CONVERT };
+    // With few tokens the widened weights do not leave the core's cache.
+    let rate = if m <= FEW_TOKENS { 2.0 * CONVERT } else { CONVERT };
+    let converted = if dtype == DType::F32 { 0.0 } else { (weights + edges) / rate };
     if m == 1 {
         return read(weights * dtype.bytes() as f64, n).max(converted);
     }

@@ -54,7 +54,7 @@ pub(super) fn dense_and_check(
 /// Up to these tokens threads take blocks of W's rows: a widened block and its sums stay in a core's cache, and the
 /// library, which takes one thread for a product with a vector, has nothing to divide. With more tokens each block's own
 /// copy of X would cost more than that saves.
-const FEW_TOKENS: usize = 64;
+pub(super) const FEW_TOKENS: usize = 64;
 /// Elements of such a block: 512 KiB of f32, half of a second-level cache.
 const BLOCK: usize = 128 << 10;
 
