@@ -1,7 +1,7 @@
 //! Weights <-> packed values and index vectors, in the layout that [`Format`] describes.
 
 use super::selection::{check_len, choice_steps, flat};
-use super::walk::{DROPPED, Walk};
+use super::walk::{RowValues, Walk};
 use super::{AxisId, Format, IndexLevel, Kept, Level, Pattern, PatternError, Selection, Step};
 
 /// Unsigned integers of 1, 2, 4, 8, 16 or 32 bits, packed from the low bits of each byte up.
@@ -285,13 +285,22 @@ impl Regions<'_> {
         let (pattern, format) = (self.pattern, self.format);
         walk.row(n, pattern.steps.len());
         slots.clear();
-        slots.extend((0..pattern.k).map(|k| if walk.alive(k) { 0 } else { NO_SLOT }));
+        slots.resize(pattern.k, 0);
         for l in format.loops.iter().filter(|l| l.stride > 0) {
-            let values = walk.axis(l.axis);
-            for (k, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {
-                debug_assert_ne!(values.at(k), DROPPED);
-                *slot += values.at(k) as usize * l.stride;
+            // Dropped elements get any number here, and none below.
+            match walk.axis(l.axis) {
+                RowValues::One(v) => {
+                    let part = (*v as usize).wrapping_mul(l.stride);
+                    slots.iter_mut().for_each(|slot| *slot = slot.wrapping_add(part));
+                }
+                RowValues::Each(vs) => {
+                    let parts = vs.iter().map(|&v| (v as usize).wrapping_mul(l.stride));
+                    slots.iter_mut().zip(parts).for_each(|(slot, part)| *slot = slot.wrapping_add(part));
+                }
             }
+        }
+        for (k, slot) in slots.iter_mut().enumerate() {
+            *slot = if walk.alive(k) { *slot } else { NO_SLOT };
         }
         if let Some(ragged) = &format.ragged {
             for (k, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| **slot != NO_SLOT) {

@@ -44,16 +44,24 @@ pub(crate) fn find_order(
 fn group_alike(features: &[f32], width: usize, group: usize) -> Vec<u32> {
     let feature = |i: u32| &features[i as usize * width..][..width];
     let likeness = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
-    let weight = |i: u32| feature(i).iter().sum::<f32>();
     let mut left: Vec<u32> = (0..(features.len() / width) as u32).collect();
-    left.sort_by(|&a, &b| weight(b).total_cmp(&weight(a)).then(a.cmp(&b)));
+    let weights: Vec<f32> = left.iter().map(|&i| feature(i).iter().sum()).collect();
+    let heaviest = |left: &[u32]| {
+        let heavier = |a: &&u32, b: &&u32| {
+            let (a, b) = (**a, **b);
+            weights[a as usize].total_cmp(&weights[b as usize]).then(b.cmp(&a))
+        };
+        *left.iter().max_by(heavier).expect("more than a group is left")
+    };
     let mut order = Vec::with_capacity(left.len());
     while left.len() > group {
-        let mut centre = feature(left[0]).to_vec();
+        let mut centre = feature(heaviest(&left)).to_vec();
         // The second round starts from what the first group has in common rather than from one member.
         for _ in 0..2 {
             let mut ranked: Vec<(f32, u32)> = left.iter().map(|&i| (likeness(feature(i), &centre), i)).collect();
-            ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            ranked.select_nth_unstable_by(group - 1, |a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            // The centre is a sum of floats: their order must not depend on how the best were found.
+            ranked[..group].sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
             centre.fill(0.0);
             for &(_, i) in &ranked[..group] {
                 centre.iter_mut().zip(feature(i)).for_each(|(c, f)| *c += f);
@@ -64,7 +72,6 @@ fn group_alike(features: &[f32], width: usize, group: usize) -> Vec<u32> {
         let mut members: Vec<u32> = left.drain(..group).collect();
         members.sort_unstable();
         order.extend(members);
-        left.sort_by(|&a, &b| weight(b).total_cmp(&weight(a)).then(a.cmp(&b)));
     }
     left.sort_unstable();
     order.extend(left);

@@ -26,11 +26,14 @@ impl RowValues {
         }
     }
 
-    fn map(&self, f: impl Fn(u32) -> u32) -> RowValues {
-        let f = |v: u32| if v == DROPPED { DROPPED } else { f(v) };
+    /// The vector of `self`, to be filled again, or a new one.
+    fn into_buffer(self) -> Vec<u32> {
         match self {
-            RowValues::One(value) => RowValues::One(f(*value)),
-            RowValues::Each(values) => RowValues::Each(values.iter().map(|&v| f(v)).collect()),
+            RowValues::One(_) => Vec::new(),
+            RowValues::Each(mut values) => {
+                values.clear();
+                values
+            }
         }
     }
 }
@@ -41,16 +44,26 @@ pub(crate) struct Walk<'p> {
     /// Of each step: for a skip, `region * len + iteration` -> place among the kept; for a permutation, old -> new.
     inverse: Vec<Vec<u32>>,
     values: Vec<RowValues>,
+    /// Of each axis: whether its values do not depend on n and are there, for this row and all others.
+    settled: Vec<bool>,
     alive: Vec<bool>,
+    /// Flat numbers of regions and iterations, for one step at a time.
+    places: Vec<usize>,
 }
 
 impl<'p> Walk<'p> {
     pub(crate) fn new(pattern: &'p Pattern) -> Walk<'p> {
+        let mut values = vec![RowValues::One(DROPPED); pattern.axes().len()];
+        values[AxisId::K.index()] = RowValues::Each((0..pattern.k() as u32).collect());
+        let mut settled = vec![false; pattern.axes().len()];
+        settled[AxisId::K.index()] = true;
         Walk {
             pattern,
             inverse: vec![Vec::new(); pattern.steps().len()],
-            values: vec![RowValues::One(DROPPED); pattern.axes().len()],
+            values,
+            settled,
             alive: vec![true; pattern.k()],
+            places: Vec::new(),
         }
     }
 
@@ -65,6 +78,9 @@ impl<'p> Walk<'p> {
 
     /// Takes the choice of one step.
     pub(crate) fn choose(&mut self, step: usize, level: &Level) {
+        // An order may be chosen again, after rows went through an earlier one.
+        self.settled.fill(false);
+        self.settled[AxisId::K.index()] = true;
         self.inverse[step] = match (&self.pattern.steps()[step], level) {
             (Step::Skip { axis, per, .. }, Level::Kept(kept)) => {
                 let len = self.pattern.axis(*axis).len;
@@ -90,7 +106,6 @@ impl<'p> Walk<'p> {
     /// Computes row `n` through the first `steps` steps.
     pub(crate) fn row(&mut self, n: usize, steps: usize) {
         self.values[AxisId::N.index()] = RowValues::One(n as u32);
-        self.values[AxisId::K.index()] = RowValues::Each((0..self.pattern.k() as u32).collect());
         self.alive.fill(true);
         for number in 0..steps {
             self.step(number);
@@ -101,50 +116,82 @@ impl<'p> Walk<'p> {
         let pattern = self.pattern;
         match &pattern.steps()[number] {
             Step::Split { axis, factor, outer, inner } => {
-                let factor = *factor as u32;
-                self.values[outer.index()] = self.values[axis.index()].map(|v| v / factor);
-                self.values[inner.index()] = self.values[axis.index()].map(|v| v % factor);
-            }
-            Step::Join { a, b, out } => {
-                let len = pattern.axis(*b).len as u32;
-                self.values[out.index()] = self.zip(&[*a, *b], |v| v[0] * len + v[1]);
-            }
-            Step::Permute { axis, out } => {
-                self.values[out.index()] = self.values[axis.index()].map(|v| self.inverse[number][v as usize]);
-            }
-            Step::Skip { axis, per, out, .. } => {
-                let mut axes = per.clone();
-                axes.push(*axis);
-                let lens: Vec<usize> = axes.iter().map(|&a| pattern.axis(a).len).collect();
-                let inverse = &self.inverse[number];
-                let values = self
-                    .zip(&axes, |v| inverse[v.iter().zip(&lens).fold(0, |flat, (&v, &len)| flat * len + v as usize)]);
-                match &values {
-                    RowValues::One(DROPPED) => self.alive.fill(false),
-                    RowValues::One(_) => {}
-                    RowValues::Each(values) => {
-                        self.alive.iter_mut().zip(values).for_each(|(alive, &v)| *alive &= v != DROPPED);
-                    }
+                if !self.settled[outer.index()] {
+                    let factor = *factor as u32;
+                    self.map(*axis, *outer, |_, v| v / factor);
+                    self.map(*axis, *inner, |_, v| v % factor);
                 }
-                self.values[out.index()] = values;
             }
+            Step::Join { a, b, out } => self.join(*a, *b, *out),
+            Step::Permute { axis, out } => {
+                if !self.settled[out.index()] {
+                    self.map(*axis, *out, |inverse, v| inverse[number][v as usize]);
+                }
+            }
+            Step::Skip { axis, per, out, .. } => self.skip(number, *axis, per, *out),
         }
     }
 
-    /// Combines axes; dropped where one is.
-    fn zip(&self, axes: &[AxisId], f: impl Fn(&[u32]) -> u32) -> RowValues {
-        let mut current = vec![0; axes.len()];
-        let mut combine = |k: usize| {
-            for (value, axis) in current.iter_mut().zip(axes) {
-                *value = self.values[axis.index()].at(k);
+    /// `out = f(axis)`, dropped where `axis` is. What is the same for all rows is computed once.
+    fn map(&mut self, axis: AxisId, out: AxisId, f: impl Fn(&[Vec<u32>], u32) -> u32) {
+        let mut buffer = self.take(out);
+        let f = |v: u32| if v == DROPPED { DROPPED } else { f(&self.inverse, v) };
+        self.values[out.index()] = match &self.values[axis.index()] {
+            RowValues::One(value) => RowValues::One(f(*value)),
+            RowValues::Each(values) => {
+                buffer.extend(values.iter().map(|&v| f(v)));
+                RowValues::Each(buffer)
             }
-            if current.contains(&DROPPED) { DROPPED } else { f(&current) }
         };
-        if axes.iter().all(|a| matches!(self.values[a.index()], RowValues::One(_))) {
-            RowValues::One(combine(0))
+        self.settled[out.index()] = self.settled[axis.index()];
+    }
+
+    /// `out = a * len(b) + b`, dropped where one is.
+    fn join(&mut self, a: AxisId, b: AxisId, out: AxisId) {
+        let len = self.pattern.axis(b).len as u32;
+        let mut buffer = self.take(out);
+        let combine = |a: u32, b: u32| if a == DROPPED || b == DROPPED { DROPPED } else { a * len + b };
+        self.values[out.index()] = match (&self.values[a.index()], &self.values[b.index()]) {
+            (RowValues::One(a), RowValues::One(b)) => RowValues::One(combine(*a, *b)),
+            (a, b) => {
+                buffer.extend((0..self.pattern.k()).map(|k| combine(a.at(k), b.at(k))));
+                RowValues::Each(buffer)
+            }
+        };
+    }
+
+    /// `out` = the place among the kept; what is dropped is not alive any more.
+    fn skip(&mut self, number: usize, axis: AxisId, per: &[AxisId], out: AxisId) {
+        let mut buffer = self.take(out);
+        let mut axes = per.iter().chain([&axis]);
+        self.values[out.index()] = if axes.all(|a| matches!(self.values[a.index()], RowValues::One(_))) {
+            let at = per.iter().chain([&axis]).try_fold(0, |flat, a| match self.values[a.index()].at(0) {
+                DROPPED => None,
+                value => Some(flat * self.pattern.axis(*a).len + value as usize),
+            });
+            let value = at.map_or(DROPPED, |at| self.inverse[number][at]);
+            if value == DROPPED {
+                self.alive.fill(false);
+            }
+            RowValues::One(value)
         } else {
-            RowValues::Each((0..self.pattern.k()).map(combine).collect())
-        }
+            let mut places = std::mem::take(&mut self.places);
+            self.places(per, axis, &mut places);
+            let inverse = &self.inverse[number];
+            buffer.extend(places.iter().zip(&mut self.alive).map(|(&place, alive)| {
+                // The place of an element that was dropped before means nothing.
+                let value = if *alive { inverse[place] } else { DROPPED };
+                *alive = value != DROPPED;
+                value
+            }));
+            self.places = places;
+            RowValues::Each(buffer)
+        };
+    }
+
+    /// The buffer of an axis that is to be computed anew.
+    fn take(&mut self, axis: AxisId) -> Vec<u32> {
+        std::mem::replace(&mut self.values[axis.index()], RowValues::One(DROPPED)).into_buffer()
     }
 
     /// Whether the steps so far keep column `k` of the current row.

@@ -308,7 +308,9 @@ impl CudaWeight {
         let enough = |tokens: usize| self.blocks * m.div_ceil(tokens) >= self.device.info().sm_count as usize;
         if m.is_multiple_of(8) && m >= 128 {
             let tokens = if enough(256) { 256 } else { 128 };
-            if let Some(config) = self.plan.hopper_config(self.rows, self.stored_zeros, tokens).filter(|_| enough(tokens)) {
+            if let Some(config) =
+                self.plan.hopper_config(self.rows, self.stored_zeros, tokens).filter(|_| enough(tokens))
+            {
                 return config;
             }
         }
