@@ -4,7 +4,7 @@ pub use fractal_dsl::{self as dsl, DType, Diagnostics, Layout, Program, ProgramB
 pub use fractal_macros::sparse_gemm;
 pub use fractal_runtime::{
     self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, SparseGemm, Tensor, cpu,
-    model, pack_masked, prune,
+    cuda, model, pack_masked, prune,
 };
 pub use fractal_sched as sched;
 

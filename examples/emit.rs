@@ -1,0 +1,83 @@
+//! Prints what a pattern is lowered and generated to: LoopIr, and the CUDA kernel for a GPU. Needs no GPU.
+//!
+//! ```sh
+//! cargo run --example emit -- --pattern tw:128 --shape 4096,1024,8192 --dtype f16 --epilogue bias,gelu
+//! ```
+
+use clap::Parser;
+use fractal::cuda::KernelPlan;
+use fractal::dsl::EpilogueOp;
+use fractal::pattern::Named;
+use fractal::sched::{Form, Schedule, lower};
+use fractal::{DType, Gemm, Program};
+
+/// Prints the LoopIr and the CUDA source of a sparse GEMM.
+#[derive(Parser)]
+struct Args {
+    /// A pattern by name (`tw:128`, `2:4`, …), as a nest, or as the statements of a schedule.
+    #[arg(long, default_value = "tw:128")]
+    pattern: String,
+    /// Part of the weight that is dropped, where the pattern does not say.
+    #[arg(long, default_value_t = 0.75)]
+    sparsity: f64,
+    /// n,k,m: output features, input features, tokens.
+    #[arg(long, value_delimiter = ',', default_values_t = [1024, 1024, 1024])]
+    shape: Vec<usize>,
+    /// f32, f16 or bf16.
+    #[arg(long, default_value = "f16")]
+    dtype: String,
+    /// Steps after the multiplication: bias, residual, relu, gelu, silu.
+    #[arg(long, value_delimiter = ',')]
+    epilogue: Vec<String>,
+    /// Compute capability of the GPU: 75, 80, 90, …
+    #[arg(long, default_value_t = 90)]
+    sm: u32,
+    /// Rows of a block, where the kernel leaves a choice.
+    #[arg(long, default_value_t = 128)]
+    rows: usize,
+    /// Print LoopIr only.
+    #[arg(long)]
+    loop_ir: bool,
+}
+
+fn main() {
+    if let Err(error) = run(&Args::parse()) {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
+    let &[n, k, m] = args.shape.as_slice() else {
+        return Err(format!("--shape: expected n,k,m, found {} numbers", args.shape.len()).into());
+    };
+    let dtype = DType::from_name(&args.dtype)
+        .ok_or_else(|| format!("--dtype: expected f32, f16 or bf16, found `{}`", args.dtype))?;
+    let epilogue = args.epilogue.iter().map(|step| match step.as_str() {
+        "bias" => Ok(EpilogueOp::Bias("bias".into())),
+        "residual" => Ok(EpilogueOp::Residual("residual".into())),
+        "relu" => Ok(EpilogueOp::Relu),
+        "gelu" => Ok(EpilogueOp::Gelu),
+        "silu" => Ok(EpilogueOp::Silu),
+        other => Err(format!("--epilogue: expected bias, residual, relu, gelu or silu, found `{other}`")),
+    });
+    let epilogue = epilogue.collect::<Result<Vec<_>, _>>()?;
+    let pattern = match args.pattern.parse::<Named>() {
+        Ok(named) => named.pattern(n, k, named.fixed_keep().unwrap_or(1.0 - args.sparsity))?,
+        Err(unknown) if !args.pattern.contains([' ', '(']) => return Err(unknown.into()),
+        Err(_) => Program::for_pattern_text(&args.pattern, n, k, dtype)?.pattern(n, k)?,
+    };
+    let gemm = Gemm::new(pattern.clone(), dtype).with_epilogue(&epilogue);
+    if args.loop_ir {
+        let form = if pattern.gpu_violations().is_empty() { Form::Condensed } else { Form::Scalar };
+        print!("{}", lower(&pattern, &Schedule { form, m_tile: 128, epilogue: gemm.steps().to_vec() })?);
+        return Ok(());
+    }
+    let plan = KernelPlan::new(&gemm, args.sm)?;
+    let tokens = if m >= 256 { 256 } else { 128 };
+    let config = plan.hopper_config(args.rows, false, tokens).filter(|_| m.is_multiple_of(8)).unwrap_or_else(|| {
+        plan.config(args.rows, false, 128, if m.is_multiple_of(8) { 16 / dtype.bytes() } else { 1 })
+    });
+    print!("{}", plan.source(&config)?.text);
+    Ok(())
+}

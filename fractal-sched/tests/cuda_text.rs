@@ -1,0 +1,91 @@
+//! The text of generated kernels, as it was before.
+
+use fractal_dsl::pattern::Named;
+use fractal_dsl::{DType, Intrinsic, Layout};
+use fractal_sched::EpilogueStep;
+use fractal_sched::codegen::{KernelConfig, Provenance, emit, emit_transpose};
+
+#[test]
+fn generated_kernels_are_as_before() {
+    let base = KernelConfig {
+        intrinsic: Intrinsic::Ffma,
+        dtype: DType::F32,
+        rows: 128,
+        tokens: 128,
+        step: 16,
+        stages: 4,
+        vector: 4,
+        output: Layout::FeatureMajor,
+        stored_zeros: false,
+        epilogue: vec![],
+    };
+    let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, ..base.clone() };
+    let bias_gelu = vec![EpilogueStep::Bias(0), EpilogueStep::Gelu];
+    let residual = vec![EpilogueStep::Scale(0.5f32.to_bits()), EpilogueStep::Residual(0), EpilogueStep::Relu];
+    for (file, name, keep, config) in [
+        ("ffma", "tw:128", 0.25, KernelConfig { epilogue: residual.clone(), ..base.clone() }),
+        (
+            "ffma_covered",
+            "ew",
+            0.25,
+            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, ..base },
+        ),
+        ("mma_sync", "bw:128x64", 0.25, KernelConfig { intrinsic: Intrinsic::MmaSync, ..half.clone() }),
+        ("mma_sp", "2:4", 0.5, KernelConfig { intrinsic: Intrinsic::MmaSp, stages: 4, ..half.clone() }),
+        (
+            "wgmma",
+            "tw:128",
+            0.25,
+            KernelConfig { intrinsic: Intrinsic::Wgmma, tokens: 256, stages: 4, epilogue: bias_gelu, ..half.clone() },
+        ),
+        (
+            "wgmma_sp",
+            "tvw:128",
+            0.25,
+            KernelConfig { intrinsic: Intrinsic::WgmmaSp, dtype: DType::BF16, stages: 6, epilogue: residual, ..half },
+        ),
+    ] {
+        let pattern = name.parse::<Named>().unwrap().pattern(1024, 1024, keep).unwrap();
+        let provenance = Provenance::of_pattern(format!("{name} of a 1024 x 1024 weight"), &pattern);
+        let source = emit(&config, &provenance).unwrap();
+        assert_eq!(source, emit(&config, &provenance).unwrap(), "the text is deterministic");
+        golden(file, &source.text);
+    }
+    golden("transpose", &emit_transpose(DType::F16).text);
+}
+
+fn golden(file: &str, text: &str) {
+    let path = format!("{}/tests/goldens/{file}.cu", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("FRACTAL_RENEW_GOLDENS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(text == expected, "{file}.cu changed; renew with FRACTAL_RENEW_GOLDENS=1\n{text}");
+}
+
+#[test]
+fn configurations_that_are_no_kernels_are_refused() {
+    let config = KernelConfig {
+        intrinsic: Intrinsic::MmaSync,
+        dtype: DType::F32,
+        rows: 128,
+        tokens: 128,
+        step: 32,
+        stages: 3,
+        vector: 4,
+        output: Layout::FeatureMajor,
+        stored_zeros: false,
+        epilogue: vec![],
+    };
+    let error = |config: &KernelConfig| emit(config, &Provenance::default()).unwrap_err();
+    assert_eq!(error(&config), "mma_sync: expected f16 or bf16, found f32");
+    let half = KernelConfig { dtype: DType::F16, ..config };
+    assert_eq!(error(&KernelConfig { rows: 96, ..half.clone() }), "rows: expected 16, 32, 64 or 128, found 96");
+    assert_eq!(
+        error(&KernelConfig { vector: 16, ..half.clone() }),
+        "vector: expected a power of two of at most 16 bytes, found 16"
+    );
+    assert!(
+        error(&KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 64, ..half }).starts_with("wgmma: expected 128 rows")
+    );
+}

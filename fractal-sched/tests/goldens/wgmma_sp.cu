@@ -1,0 +1,255 @@
+// tvw:128 of a 1024 x 1024 weight
+//   let (n2, n3) = split(n, 128);
+//   let k4 = skip(k, per = (n2), keep = 50%);
+//   let (k5, k6) = split(k4, 4);
+//   let k7 = skip(k6, per = (n2, n3, k5), keep = 2 of 4);
+// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 171136 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
+#include "fractal/types.cuh"
+#include "fractal/memory.cuh"
+#include "fractal/hopper.cuh"
+#include "fractal/epilogue.cuh"
+
+using namespace fractal;
+
+using T = bf16;
+constexpr int ROWS = 128;            // rows of W a block
+constexpr int TOKENS = 128;          // tokens a block
+constexpr int STEP = 64;            // kept columns a step
+constexpr int STORED = 32;          // of which W stores
+constexpr int STAGES = 6;           // steps in flight
+constexpr int VECTOR = 8;           // elements of X a copy
+constexpr unsigned STAGE_BYTES = 25600;  // bytes of a stage: X, W, positions
+constexpr unsigned STAGING_BYTES = 16384;
+constexpr int P_STAGE = 256;            // words of positions a stage
+constexpr int THREADS = 384;
+constexpr int X_STAGE = STEP * TOKENS;
+constexpr int W_STAGE = ROWS * STORED;
+
+// d[64 x 128] = a[64 x 32, 2 of 4 kept] b[32 x 128] (+ d where `accumulate`). Lanes 0 and 1 (SELECTOR 0) or
+// 2 and 3 (1) of each four hold the positions of what is kept, in a register that is read while the instruction runs.
+template <int SELECTOR>
+__device__ __forceinline__ void multiply(
+    float (&d)[64], unsigned long long a, unsigned long long b, unsigned positions, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %67, 0;\n"
+        "wgmma.mma_async.sp.sync.aligned.m64n128k32.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, %66, %68, p, 1, 1, 0, 1;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(positions), "r"(accumulate), "n"(SELECTOR));
+}
+
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_wgmma_sp_bf16_128x128x64(
+    const T* __restrict__ x,
+    T* __restrict__ y,
+    const T* __restrict__ values,
+    const unsigned* __restrict__ positions,
+    const int* __restrict__ columns,
+    const int* __restrict__ begin,
+    const int* __restrict__ rows,
+    const T* __restrict__ residual0,
+    int tiles,
+    int n,
+    int m) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
+    const unsigned staging = base + STAGES * STAGE_BYTES;
+    const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(full + 8 * s, 128 + 1);
+            barrier_init(empty + 8 * s, 8);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    // parallel for tile, mo: the blocks of the grid take items in turn, long tiles first.
+    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const int items = tiles * token_tiles;
+
+    if (group == 2) {
+        give_registers<56>();
+        int stage = 0;
+        unsigned phase = 0;
+        // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
+        // in units of 16 bytes, with a bit for each that there is.
+        const unsigned row_chunks = m / 8;
+        struct Rows {
+            unsigned offset, there;
+        };
+        auto fetch = [&](int first, int steps, int step) {
+            const int mine = step + lane / 16;
+            const int k = mine < steps ? __ldg(columns + (size_t)(first + mine) * STEP + warp * 16 + lane % 16) : -1;
+            return Rows{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)};
+        };
+        int item = blockIdx.x, first = 0, steps = 0;
+        if (item < items) {
+            first = begin[item / token_tiles];
+            steps = begin[item / token_tiles + 1] - first;
+        }
+        Rows near = fetch(first, steps, 0), far = fetch(first, steps, 2);
+        while (item < items) {
+            const int next = item + gridDim.x;
+            int next_first = 0, next_steps = 0;
+            if (next < items) {
+                next_first = begin[next / token_tiles];
+                next_steps = begin[next / token_tiles + 1] - next_first;
+            }
+            const int m0 = item % token_tiles * TOKENS;
+            const bool inside = m0 + lane % 16 * 8 < m;
+            const uint4* const source = (const uint4*)(x + (inside ? m0 + lane % 16 * 8 : 0));
+            // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+            const unsigned chunk = lane % 16 / 8 * (STEP * 128), within = lane % 16 % 8;
+            for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
+                const bool more = ahead + 4 < steps;
+                const Rows next_near = more ? fetch(first, steps, ahead + 4) : fetch(next_first, next_steps, 0);
+                const Rows next_far = more ? fetch(first, steps, ahead + 6) : fetch(next_first, next_steps, 2);
+                for (int u = 0; u < 4 && ahead + u < steps; ++u) {
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (lane == 0 && warp == (stage & 3)) {
+                        barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
+                        bulk_copy(ws, values + (size_t)(first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);
+                    }
+                    __syncwarp();
+                    const Rows list = u < 2 ? near : far;
+                    const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
+                    unsigned offset[16 / 2];
+#pragma unroll
+                    for (int i = 0; i < 16 / 2; ++i) {
+                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * 2 + lane / 16);
+                    }
+                    const unsigned to = xs + chunk + warp * 2048 + lane / 16 * 128;
+                    if (there == 0xffffu && m0 + TOKENS <= m) {
+#pragma unroll
+                        for (int i = 0; i < 16 / 2; ++i) {
+                            copy_chunk(to + i * 256 + ((within ^ ((2 * i + lane / 16) & 7)) << 4), source + offset[i]);
+                        }
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < 16 / 2; ++i) {
+                            const bool kept = inside && there >> (i * 2 + lane / 16) & 1;
+                            copy_chunk(to + i * 256 + ((within ^ ((2 * i + lane / 16) & 7)) << 4), source + offset[i], kept);
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
+                near = next_near;
+                far = next_far;
+            }
+            item = next;
+            first = next_first;
+            steps = next_steps;
+        }
+        // No copy may be under way when the block ends.
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        return;
+    }
+
+    take_registers<224>();
+    float acc[TOKENS / 2];
+    int stage = 0;
+    unsigned phase = 0;
+    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long ws = descriptor64(base + X_STAGE * 2 + group * (64 * 64), 16, 8 * 64);
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS;
+        const int first = begin[tile], last = begin[tile + 1];
+        int previous = 0;
+        unsigned even = 0, odd = 0;
+        auto issue = [&](int step, unsigned& kept) {
+            barrier_wait(full + 8 * stage, phase);
+            fence_async();
+            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(kept) : "r"(at + (threadIdx.x % 256) * 4) : "memory");
+            wgmma_begin();
+            multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
+            multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
+            wgmma_commit();
+        };
+        // The step before is done: its positions are read, and its stage may be filled again.
+        auto retire = [&](int step, unsigned& read) {
+            wgmma_wait<1>();
+            asm volatile("" : "+r"(read)::"memory");
+            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        };
+        for (int step = first; step < last; step += 2) {
+            issue(step, even);
+            retire(step, odd);
+            if (step + 1 < last) {
+                issue(step + 1, odd);
+                retire(step + 1, even);
+            }
+        }
+        wgmma_wait<0>();
+        asm volatile("" : "+r"(even), "+r"(odd)::"memory");
+        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 2; ++i) {
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile("" : "+f"(acc[i])::"memory");
+        }
+        if (last == first) {
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; ++i) acc[i] = 0.0f;
+        }
+        // Epilogue: each warp has 16 rows.
+        const int row0 = group * 64 + warp * 16;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int n_row = rows[tile * ROWS + row0 + lane / 4 + h * 8];
+#pragma unroll
+            for (int j = 0; j < TOKENS / 8; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int token = m0 + j * 8 + lane % 4 * 2 + e;
+                    float& v = acc[j * 4 + h * 2 + e];
+                    const size_t at = (size_t)n_row * m + token;
+                    if (n_row < 0 || token >= m) continue;
+                    v *= __uint_as_float(0x3f000000u);  // 0.5
+                    v += to_float(residual0[at]);
+                    v = relu(v);
+                }
+                // All at once, the epilogue's loads would take more registers than there are.
+                asm volatile("" ::: "memory");
+            }
+        }
+        const unsigned mine = staging + (group * 4 + warp) * 2048;
+        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < TOKENS / 64; ++c) {
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                const float* const v = acc + c * 32 + q * 8;
+                unsigned p[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
+                }
+                store_matrices(mine + matrix_row * 128 + (((2 * q + lane / 16) ^ (matrix_row & 7)) << 4), p[0], p[1], p[2], p[3]);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = i * 4 + lane / 8;
+                const int n_row = rows[tile * ROWS + row0 + row];
+                const int token = m0 + c * 64 + lane % 8 * 8;
+                const uint4 v = load_chunk(mine + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
+                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
+            }
+            __syncwarp();
+        }
+    }
+
+}
