@@ -10,6 +10,8 @@ use serde_json::Value;
 #[path = "../examples/bench/args.rs"]
 mod args;
 #[allow(dead_code)]
+#[path = "../examples/bench/cuda.rs"]
+mod cuda;
 #[path = "../examples/bench/device.rs"]
 mod device;
 #[allow(dead_code)]

@@ -9,11 +9,17 @@ use fractal::pattern::Pattern;
 use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
+use crate::cuda::CudaBench;
 
 /// A device with its dense baseline.
 pub trait Bench {
     /// What the table calls it.
     fn name(&self) -> &'static str;
+
+    /// What it is, for the heading; `None` for the CPU.
+    fn machine(&self) -> Option<String> {
+        None
+    }
 
     /// The baseline: the fastest dense GEMM of this device, on the same resources.
     fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>>;
@@ -32,6 +38,16 @@ pub trait Run {
 
     /// The kernel that runs.
     fn kernel(&self) -> String;
+
+    /// Stored over kept weights, where the device covers the pattern.
+    fn waste(&self) -> Option<f64> {
+        None
+    }
+
+    /// The kernel's configuration, where it is generated.
+    fn config(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The device of a `--device` argument.
@@ -42,6 +58,7 @@ pub fn open(text: &str, threads: usize) -> Result<Box<dyn Bench>> {
     let device: Device = text.parse()?;
     match device.name() {
         "cpu" => Ok(Box::new(CpuBench { device: Device::cpu_with_threads(threads), threads })),
+        "cuda" => Ok(Box::new(CudaBench::new(device, if text == "auto" { "cuda" } else { text })?)),
         other => Err(format!("device `{other}` has no dense baseline in this benchmark; pass --device cpu").into()),
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 mod args;
+mod cuda;
 mod device;
 mod measure;
 mod report;
@@ -17,8 +18,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use rayon::prelude::*;
 
-use args::Args;
+use args::{Args, Case};
 use measure::{Effort, Layer};
 use report::{Machine, Report};
 
@@ -41,7 +43,7 @@ fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.json {
         report::check_writable(path)?;
     }
-    let machine = Machine::of(bench.name(), args::cores(), threads);
+    let machine = Machine::of(&*bench, args::cores(), threads);
     machine.print();
     let effort = Effort { rounds: args.rounds, min_time: Duration::from_secs_f64(args.min_time / 1e3) };
     let cases = || plan.layers.iter().flat_map(|layer| &layer.cases);
@@ -57,17 +59,23 @@ fn run(args: &Args) -> Result<()> {
         };
         let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
         let mut dense = layer.dense(&*bench).map_err(|e| at(e, "dense"))?;
-        for case in &planned.cases {
-            bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
-            let line = match &case.pattern {
-                Ok(pattern) => {
-                    let row = layer.measure(&*bench, &mut *dense, pattern, effort).map_err(|e| at(e, &case.name))?;
-                    report.add(shape, dtype, case, row)
-                }
-                Err(reason) => report.not_run(shape, dtype, case, reason),
-            };
-            bar.suspend(|| println!("{line}"));
-            bar.inc(1);
+        // Several weights are pruned at once; they are loaded and timed one after the other.
+        for cases in planned.cases.chunks(args::cores()) {
+            let prune = |case: &Case| case.pattern.as_ref().ok().map(|pattern| layer.prune(pattern));
+            let pruned: Vec<_> = cases.par_iter().map(prune).collect();
+            for (case, pruned) in cases.iter().zip(pruned) {
+                bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
+                let line = match (&case.pattern, pruned) {
+                    (Ok(pattern), Some(pruned)) => {
+                        let row = pruned.and_then(|p| layer.measure(&*bench, &mut *dense, pattern, &p, effort));
+                        report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?)
+                    }
+                    (Err(reason), _) => report.not_run(shape, dtype, case, reason),
+                    (Ok(_), None) => continue,
+                };
+                bar.suspend(|| println!("{line}"));
+                bar.inc(1);
+            }
         }
     }
     bar.finish_and_clear();

@@ -6,6 +6,7 @@ use fractal::pattern::{Mask, Pattern};
 use fractal::{DType, Magnitude, Pruned, Tensor, prune};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rayon::prelude::*;
 
 use crate::Result;
 use crate::args::Shape;
@@ -42,6 +43,10 @@ pub struct Row {
     pub rounds: usize,
     pub rel_err: f64,
     pub kernel: String,
+    /// Stored over kept weights on the device.
+    pub waste: Option<f64>,
+    /// The generated kernel's configuration.
+    pub config: Option<String>,
     pub packed_bytes: usize,
     pub dense_bytes: usize,
     /// Magnitude kept over all.
@@ -74,14 +79,27 @@ impl Layer {
         Ok(dense)
     }
 
-    /// Prunes, packs and loads the weight, checks the result and times it in turns with `dense`.
-    pub fn measure(&self, bench: &dyn Bench, dense: &mut dyn Run, pattern: &Pattern, effort: Effort) -> Result<Row> {
+    /// Prunes and packs the weight; and the time it took.
+    pub fn prune(&self, pattern: &Pattern) -> Result<(Pruned, Duration)> {
         let start = Instant::now();
-        let pruned = prune(pattern, &self.w, &Magnitude)?;
-        let mut sparse = bench.sparse(pattern, &pruned, &self.x)?;
-        let prepare = start.elapsed();
+        Ok((prune(pattern, &self.w, &Magnitude)?, start.elapsed()))
+    }
+
+    /// Loads the pruned weight, checks the result and times it in turns with `dense`.
+    pub fn measure(
+        &self,
+        bench: &dyn Bench,
+        dense: &mut dyn Run,
+        pattern: &Pattern,
+        pruned: &(Pruned, Duration),
+        effort: Effort,
+    ) -> Result<Row> {
+        let (pruned, pruning) = pruned;
+        let start = Instant::now();
+        let mut sparse = bench.sparse(pattern, pruned, &self.x)?;
+        let prepare = start.elapsed() + *pruning;
         let first = sparse.time(1)?;
-        let rel_err = self.check(&*sparse, &self.reference_of(pattern, &pruned)?)?;
+        let rel_err = self.check(&*sparse, &self.reference_of(pattern, pruned)?)?;
         let (time, dense, rounds) = in_turns(&mut *sparse, dense, first, effort)?;
         Ok(Row {
             sparsity: pruned.sparsity(),
@@ -90,6 +108,8 @@ impl Layer {
             rounds,
             rel_err,
             kernel: sparse.kernel(),
+            waste: sparse.waste(),
+            config: sparse.config(),
             packed_bytes: pruned.packed_bytes(),
             dense_bytes: pruned.dense_bytes(),
             retained: pruned.retained(),
@@ -107,13 +127,13 @@ impl Layer {
         let Shape { k, m, .. } = self.shape;
         let mut y = vec![0.0; self.rows.len() * m];
         let wide_w = self.w_rows();
-        for (at, y) in y.chunks_exact_mut(m).enumerate() {
+        y.par_chunks_exact_mut(m).enumerate().for_each(|(at, y)| {
             for column in (0..k).filter(|&column| mask.is_none_or(|mask| mask.contains(self.rows[at], column))) {
                 let weight = f64::from(wide_w[at * k + column]);
                 let x = &self.wide_x[column * m..][..m];
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y += weight * f64::from(x));
             }
-        }
+        });
         y
     }
 
@@ -232,7 +252,8 @@ mod tests {
         let bench = Faulty { device: crate::device::open("cpu", 1)?, fault };
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
         let mut dense = layer.dense(&bench)?;
-        layer.measure(&bench, &mut *dense, &pattern, Effort { rounds: 1, min_time: Duration::ZERO })
+        let pruned = layer.prune(&pattern)?;
+        layer.measure(&bench, &mut *dense, &pattern, &pruned, Effort { rounds: 1, min_time: Duration::ZERO })
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::args::{Case, Shape};
+use crate::device::Bench;
 use crate::measure::Row;
 
 /// What the times depend on besides the rows.
@@ -23,7 +24,11 @@ pub struct Machine {
 const LOCK: &str = include_str!("../../Cargo.lock");
 
 impl Machine {
-    pub fn of(device: &'static str, cores: usize, threads: usize) -> Machine {
+    pub fn of(bench: &dyn Bench, cores: usize, threads: usize) -> Machine {
+        let device = bench.name();
+        if let Some(model) = bench.machine() {
+            return Machine { device, model, cores, threads, date: today() };
+        }
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let line = info.lines().find(|line| line.starts_with("model name"));
         let model =
@@ -32,8 +37,14 @@ impl Machine {
     }
 
     pub fn print(&self) {
-        println!("{}, {} cores, {} threads, {}", self.model, self.cores, self.threads, self.date);
-        println!("fractal {}, dense baseline: gemm {}\n", env!("CARGO_PKG_VERSION"), locked_version("gemm"));
+        let version = env!("CARGO_PKG_VERSION");
+        if self.device == "cpu" {
+            println!("{}, {} cores, {} threads, {}", self.model, self.cores, self.threads, self.date);
+            println!("fractal {version}, dense baseline: gemm {}\n", locked_version("gemm"));
+        } else {
+            println!("{}, {}", self.model, self.date);
+            println!("fractal {version}, dense baseline: cuBLASLt's fastest over its heuristics; CUDA-graph replays\n");
+        }
     }
 }
 
@@ -183,6 +194,8 @@ impl Report {
             "rounds": row.rounds,
             "rel_err": row.rel_err,
             "kernel": row.kernel,
+            "waste": row.waste,
+            "config": row.config,
             "packed_bytes": row.packed_bytes,
             "dense_bytes": row.dense_bytes,
             "prepare_us": microseconds(row.prepare),
@@ -190,7 +203,7 @@ impl Report {
             "cores": self.machine.cores,
             "threads": self.machine.threads,
             "fractal": env!("CARGO_PKG_VERSION"),
-            "baseline": format!("gemm {}", locked_version("gemm")),
+            "baseline": if self.machine.device == "cpu" { format!("gemm {}", locked_version("gemm")) } else { "cuBLASLt".into() },
             "date": self.machine.date,
         })
     }

@@ -114,7 +114,6 @@ pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, us
 /// Runs one case on a device and compares every element with the oracle.
 pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DType, m: usize, case: usize) {
     let (n, k) = (pattern.n(), pattern.k());
-    let shape = (n, k, m);
     let mut rng = StdRng::seed_from_u64(rand::random());
     let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
     let tensor =

@@ -47,6 +47,27 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The library of dense products was not found.
+    NoCublasLt {
+        /// Library names and paths that were tried, in order.
+        looked: Vec<String>,
+    },
+    /// A library was found that is not a usable cuBLASLt.
+    CublasLtUnusable {
+        /// The library.
+        library: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// cuBLASLt refused a dense product.
+    CublasLt {
+        /// What was being done.
+        call: &'static str,
+        /// The product, `f16 4096x1024x512`.
+        product: String,
+        /// cuBLASLt's sentence.
+        reason: String,
+    },
     /// NVRTC makes code that this driver cannot load.
     DriverTooOld {
         /// Newest CUDA version the driver supports.
@@ -194,6 +215,19 @@ impl CudaError {
             CudaError::NvrtcUnusable { .. } => {
                 "install NVRTC anew (`pip install nvidia-cuda-nvrtc`), or name another one in FRACTAL_NVRTC".into()
             }
+            CudaError::NoCublasLt { .. } => {
+                "install the CUDA toolkit, or `pip install nvidia-cublas`, and name the library or its folder in \
+                 FRACTAL_CUBLASLT if it lies elsewhere; only dense baselines need it"
+                    .into()
+            }
+            CudaError::CublasLtUnusable { .. } => {
+                "install a cuBLAS that fits the driver (`pip install nvidia-cublas` or nvidia-cublas-cu12), or name \
+                 another one in FRACTAL_CUBLASLT"
+                    .into()
+            }
+            CudaError::CublasLt { .. } => {
+                "take a shape, type and epilogue that cuBLASLt has a kernel for on this GPU".into()
+            }
             CudaError::DriverTooOld { driver, .. } => format!(
                 "update the driver, or install an NVRTC of CUDA {major} (`pip install nvidia-cuda-nvrtc-cu{major}`) \
                  and name it in FRACTAL_NVRTC",
@@ -246,6 +280,15 @@ impl CudaError {
             }
             CudaError::NvrtcUnusable { library, reason } => {
                 write!(f, "{} is no usable NVRTC: {reason}", library.display())
+            }
+            CudaError::NoCublasLt { looked } => {
+                write!(f, "no cuBLASLt, the library of dense products (looked for {})", looked.join(", "))
+            }
+            CudaError::CublasLtUnusable { library, reason } => {
+                write!(f, "{} is no usable cuBLASLt: {reason}", library.display())
+            }
+            CudaError::CublasLt { call, product, reason } => {
+                write!(f, "cuBLASLt failed to {call} for {product}: {reason}")
             }
             CudaError::DriverTooOld { driver, nvrtc, nvrtc_library } => write!(
                 f,

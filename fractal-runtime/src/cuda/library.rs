@@ -76,8 +76,15 @@ impl Places {
 }
 
 /// Where a library lies below the root of a toolkit or of `site-packages`.
-const BELOW_ROOT: &[&str] =
-    &["lib64", "lib", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu"];
+const BELOW_ROOT: &[&str] = &[
+    "lib64",
+    "lib",
+    "nvidia/cu13/lib",
+    "nvidia/cuda_nvrtc/lib",
+    "nvidia/cublas/lib",
+    "targets/x86_64-linux/lib",
+    "lib/x86_64-linux-gnu",
+];
 
 /// Paths in `folder` whose file name passes, sorted.
 fn children(folder: &Path, passes: impl Fn(&str) -> bool) -> Vec<PathBuf> {
@@ -98,9 +105,38 @@ fn is_builtins(name: &str) -> bool {
     (name.starts_with("libnvrtc-builtins.so") || name.starts_with("nvrtc-builtins64_")) && !name.contains("alt")
 }
 
-/// The NVRTCs of one folder, newest first.
-fn nvrtc_in(folder: &Path) -> Vec<PathBuf> {
-    let mut found = children(folder, is_nvrtc);
+/// A library of the toolkit: how its files are named.
+struct Wanted {
+    /// The variable that names it or its folder.
+    variable: &'static str,
+    /// Names that the loader resolves, newest first.
+    short: [&'static str; 3],
+    is: fn(&str) -> bool,
+}
+
+const NVRTC: Wanted = Wanted {
+    variable: "FRACTAL_NVRTC",
+    short: if cfg!(windows) {
+        ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64.dll"]
+    } else {
+        ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
+    },
+    is: is_nvrtc,
+};
+
+const CUBLASLT: Wanted = Wanted {
+    variable: "FRACTAL_CUBLASLT",
+    short: if cfg!(windows) {
+        ["cublasLt64_13.dll", "cublasLt64_12.dll", "cublasLt64.dll"]
+    } else {
+        ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]
+    },
+    is: |name| name.starts_with("libcublasLt.so") || (name.starts_with("cublasLt64_") && name.ends_with(".dll")),
+};
+
+/// The libraries of one folder, newest first.
+fn wanted_in(folder: &Path, wanted: &Wanted) -> Vec<PathBuf> {
+    let mut found = children(folder, wanted.is);
     found.reverse();
     found
 }
@@ -108,32 +144,39 @@ fn nvrtc_in(folder: &Path) -> Vec<PathBuf> {
 /// What to try, in order: paths of files that exist, and short names that the loader resolves; and, for a message, the
 /// folders and roots that were searched.
 pub(crate) fn nvrtc_candidates(places: &Places) -> (Vec<PathBuf>, Vec<String>) {
+    candidates(places, places.explicit.as_deref(), &NVRTC)
+}
+
+/// As [`nvrtc_candidates`], for cuBLASLt; `FRACTAL_CUBLASLT` names it or its folder.
+pub(crate) fn cublaslt_candidates(places: &Places) -> (Vec<PathBuf>, Vec<String>) {
+    let explicit = std::env::var_os(CUBLASLT.variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    candidates(places, explicit.as_deref(), &CUBLASLT)
+}
+
+fn candidates(places: &Places, explicit: Option<&Path>, wanted: &Wanted) -> (Vec<PathBuf>, Vec<String>) {
     let mut candidates = Vec::new();
     let mut looked = Vec::new();
-    if let Some(explicit) = &places.explicit {
-        looked.push(format!("{} (FRACTAL_NVRTC)", explicit.display()));
+    let below =
+        |root: &Path| BELOW_ROOT.iter().flat_map(|below| wanted_in(&root.join(below), wanted)).collect::<Vec<_>>();
+    if let Some(explicit) = explicit {
+        looked.push(format!("{} ({})", explicit.display(), wanted.variable));
         if explicit.is_dir() {
-            candidates.extend(nvrtc_in(explicit));
-            candidates.extend(BELOW_ROOT.iter().flat_map(|below| nvrtc_in(&explicit.join(below))));
+            candidates.extend(wanted_in(explicit, wanted));
+            candidates.extend(below(explicit));
         } else {
-            candidates.push(explicit.clone());
+            candidates.push(explicit.to_path_buf());
         }
         return (candidates, looked);
     }
     for folder in &places.early {
         looked.push(folder.display().to_string());
-        candidates.extend(nvrtc_in(folder));
+        candidates.extend(wanted_in(folder, wanted));
     }
-    let short = if cfg!(windows) {
-        ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64.dll"]
-    } else {
-        ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
-    };
-    candidates.extend(short.iter().map(PathBuf::from));
-    looked.extend(short.iter().map(|name| name.to_string()));
+    candidates.extend(wanted.short.iter().map(PathBuf::from));
+    looked.extend(wanted.short.iter().map(|name| name.to_string()));
     for root in &places.roots {
         looked.push(root.display().to_string());
-        candidates.extend(BELOW_ROOT.iter().flat_map(|below| nvrtc_in(&root.join(below))));
+        candidates.extend(below(root));
     }
     (candidates, looked)
 }
@@ -152,9 +195,14 @@ pub(crate) fn load_nvrtc(path: &Path) -> Result<&'static Library, String> {
     load(path).map(|library| &*Box::leak(Box::new(library)))
 }
 
+/// Loads a cuBLASLt, until the process ends.
+pub(crate) fn load_cublaslt(path: &Path) -> Result<&'static Library, String> {
+    load(path).map(|library| &*Box::leak(Box::new(library)))
+}
+
 fn load(path: &Path) -> Result<Library, String> {
-    // SAFETY: loading runs the library's initialisers. Only names of NVIDIA's driver and compiler are passed, or a path
-    // that the user names in FRACTAL_NVRTC.
+    // SAFETY: loading runs the library's initialisers. Only names of NVIDIA's driver, compiler and cuBLASLt are passed,
+    // or a path that the user names in FRACTAL_NVRTC or FRACTAL_CUBLASLT.
     unsafe { Library::new(path) }.map_err(|error| match std::error::Error::source(&error) {
         Some(cause) => cause.to_string(),
         None => error.to_string(),

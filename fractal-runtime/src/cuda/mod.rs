@@ -38,6 +38,7 @@
 mod backend;
 mod cache;
 mod cubin;
+mod cublaslt;
 mod device;
 mod error;
 mod failed;
@@ -56,6 +57,7 @@ mod tiles;
 pub use backend::{CudaBackend, CudaWeight, DeviceInputs, KernelPlan, download_tensor, source_of, upload_tensor};
 pub use cache::{CubinCache, Key, Lookup, Origin};
 pub use cubin::{Cubin, KernelInfo};
+pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
 pub use device::{CudaDevice, DeviceInfo};
 pub use error::CudaError;
 pub use graph::Graph;
@@ -79,6 +81,7 @@ mod tests {
         crosses::<Event>();
         crosses::<Buffer>();
         crosses::<Kernel>();
+        crosses::<DenseGemm>();
         crosses::<Graph>();
         crosses::<TensorMap>();
         crosses::<Compiler>();
