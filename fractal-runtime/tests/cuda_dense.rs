@@ -36,7 +36,7 @@ fn every_type_shape_and_epilogue_agrees_with_f64() {
     let stream = device.stream().unwrap();
     for dtype in DType::ALL {
         // TF32 would be off by 5e-4 of the greatest value and more.
-        let limit = match dtype {
+        let limit: f64 = match dtype {
             DType::F32 => 2e-6,
             DType::F16 => 1e-3,
             DType::BF16 => 6e-3,
