@@ -17,6 +17,8 @@ use crate::device::{Bench, Run};
 
 /// Launches a graph at least.
 const LAUNCHES: usize = 8;
+/// Copies of X and Y at most.
+const MOST_COPIES: usize = 64;
 
 pub struct CudaBench {
     device: Device,
@@ -33,9 +35,9 @@ impl CudaBench {
         Ok(CudaBench { device, gpu, stream })
     }
 
-    /// Copies that together exceed twice the second-level cache, at most eight.
+    /// Copies that together exceed twice the second-level cache, at most [`MOST_COPIES`].
     fn copies(&self, bytes: usize) -> usize {
-        (2 * self.gpu.info().l2_bytes as usize).div_ceil(bytes.max(1)).clamp(1, 8)
+        (2 * self.gpu.info().l2_bytes as usize).div_ceil(bytes.max(1)).clamp(1, MOST_COPIES)
     }
 
     fn operands(&self, dtype: DType, n: usize, x: &Tensor) -> Result<Vec<(Buffer, Buffer)>> {
@@ -77,7 +79,7 @@ impl Bench for CudaBench {
         })?;
         let kernel = format!("cuBLASLt {}, best of {}", gemm.version(), gemm.algorithms());
         drop(sets);
-        let y = operands[0].1.clone();
+        let (y, gemm) = (operands[0].1.clone(), Some(gemm));
         Ok(Box::new(CudaRun {
             graph,
             launches,
@@ -86,6 +88,7 @@ impl Bench for CudaBench {
             shape: (dtype, n, m),
             kernel,
             layer: None,
+            _gemm: gemm,
         }))
     }
 
@@ -112,7 +115,8 @@ impl Bench for CudaBench {
         })?;
         let (kernel, y) = (layer.kernel(m), operands[0].1.clone());
         let stream = self.stream.clone();
-        Ok(Box::new(CudaRun { graph, launches, stream, y, shape: (dtype, n, m), kernel, layer: Some(layer) }))
+        let (shape, layer) = ((dtype, n, m), Some(layer));
+        Ok(Box::new(CudaRun { graph, launches, stream, y, shape, kernel, layer, _gemm: None }))
     }
 }
 
@@ -130,6 +134,8 @@ struct CudaRun {
     shape: (DType, usize, usize),
     kernel: String,
     layer: Option<Layer>,
+    /// The library may keep what its launches use.
+    _gemm: Option<DenseGemm>,
 }
 
 impl Run for CudaRun {
@@ -155,5 +161,10 @@ impl Run for CudaRun {
     fn config(&self) -> Option<String> {
         let (_, _, m) = self.shape;
         Some(self.layer.as_ref()?.cuda()?.config(m).to_string())
+    }
+
+    fn registers(&self) -> Option<u32> {
+        let (_, _, m) = self.shape;
+        Some(self.layer.as_ref()?.cuda()?.prepare(m).ok()?.registers)
     }
 }

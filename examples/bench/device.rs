@@ -48,6 +48,11 @@ pub trait Run {
     fn config(&self) -> Option<String> {
         None
     }
+
+    /// Registers of a thread, where a compiler told.
+    fn registers(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The device of a `--device` argument.

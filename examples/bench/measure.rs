@@ -47,6 +47,8 @@ pub struct Row {
     pub waste: Option<f64>,
     /// The generated kernel's configuration.
     pub config: Option<String>,
+    /// Registers of a thread.
+    pub registers: Option<u32>,
     pub packed_bytes: usize,
     pub dense_bytes: usize,
     /// Magnitude kept over all.
@@ -110,6 +112,7 @@ impl Layer {
             kernel: sparse.kernel(),
             waste: sparse.waste(),
             config: sparse.config(),
+            registers: sparse.registers(),
             packed_bytes: pruned.packed_bytes(),
             dense_bytes: pruned.dense_bytes(),
             retained: pruned.retained(),

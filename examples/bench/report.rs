@@ -196,6 +196,7 @@ impl Report {
             "kernel": row.kernel,
             "waste": row.waste,
             "config": row.config,
+            "registers": row.registers,
             "packed_bytes": row.packed_bytes,
             "dense_bytes": row.dense_bytes,
             "prepare_us": microseconds(row.prepare),

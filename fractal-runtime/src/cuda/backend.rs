@@ -1,7 +1,7 @@
 //! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
 
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
-use super::{Arg, Buffer, CudaDevice, CudaError, Kernel, LaunchShape, Options, Source, Stream};
+use super::{Arg, Buffer, CudaDevice, CudaError, Kernel, KernelInfo, LaunchShape, Options, Source, Stream};
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
 use crate::cpu::Values;
 use crate::error::Error;
@@ -326,6 +326,14 @@ impl CudaWeight {
         let fits = |tokens: usize| tokens < 2 * m.max(1) && self.blocks * m.div_ceil(tokens) >= enough;
         let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
         choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least)
+    }
+
+    /// Compiles and loads the kernel for m tokens, so that the first call need not; what it uses.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn prepare(&self, m: usize) -> Result<KernelInfo, Error> {
+        Ok(self.kernel_for(&self.config(m))?.info().clone())
     }
 
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
