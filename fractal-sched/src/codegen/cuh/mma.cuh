@@ -22,10 +22,12 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const
                  : "memory");
 }
 
+// Volatile, although they touch no memory: a multiplication that only some lanes' results need would else be moved behind
+// the branch that tells, and all lanes of a warp must take part.
 #define FRACTAL_MMA(TYPE, NAME)                                                                                      \
     /* d[16 x 8] += a[16 x 16] b[16 x 8] */                                                                          \
     __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, TYPE) {     \
-        asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME                                          \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME                                          \
                      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                          \
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                \
@@ -35,7 +37,7 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const
     template <int SELECTOR>                                                                                          \
     __device__ __forceinline__ void mma_sparse(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[4],        \
                                                unsigned positions, TYPE) {                                           \
-        asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32." NAME "." NAME                     \
+        asm volatile("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32." NAME "." NAME                     \
                      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"      \
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]),       \
