@@ -50,6 +50,16 @@ pub enum PruneError {
         /// Columns of the pattern.
         k: usize,
     },
+    /// A weight that is NaN or an infinity.
+    #[error("prune: the weight at ({n}, {k}) is {value}; expected a finite number: mend the checkpoint")]
+    NotFinite {
+        /// Row.
+        n: usize,
+        /// Column.
+        k: usize,
+        /// The weight.
+        value: f32,
+    },
     /// The scores do not fit, or the pattern is at fault.
     #[error("prune: {0}")]
     Pattern(#[from] PatternError),
@@ -77,12 +87,8 @@ pub struct Pruned {
 /// # Errors
 /// [`PruneError`].
 pub fn prune(pattern: &Pattern, weight: &Tensor, importance: &dyn Importance) -> Result<Pruned, PruneError> {
-    let (n, k) = (pattern.n(), pattern.k());
-    if (weight.rows(), weight.columns()) != (n, k) {
-        return Err(PruneError::Shape { found_n: weight.rows(), found_k: weight.columns(), n, k });
-    }
-    let weights = weight.to_f32();
-    let scores = importance.scores(&weights, n, k)?;
+    let weights = checked(pattern, weight)?;
+    let scores = importance.scores(&weights, pattern.n(), pattern.k())?;
     let selection = pattern.project(&scores)?;
     let mask = pattern.mask(&selection)?;
     let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
@@ -97,11 +103,7 @@ pub fn prune(pattern: &Pattern, weight: &Tensor, importance: &dyn Importance) ->
 /// # Errors
 /// [`PruneError::Pattern`] where the pattern does not admit the mask.
 pub fn pack_masked(pattern: &Pattern, weight: &Tensor, mask: &Mask) -> Result<Pruned, PruneError> {
-    let (n, k) = (pattern.n(), pattern.k());
-    if (weight.rows(), weight.columns()) != (n, k) {
-        return Err(PruneError::Shape { found_n: weight.rows(), found_k: weight.columns(), n, k });
-    }
-    let weights = weight.to_f32();
+    let weights = checked(pattern, weight)?;
     let selection = pattern.admits(mask)?;
     let kept = mask.apply(&weights)?;
     let sum = |weights: &[f32]| weights.iter().map(|w| f64::from(w.abs())).sum::<f64>();
@@ -109,6 +111,19 @@ pub fn pack_masked(pattern: &Pattern, weight: &Tensor, mask: &Mask) -> Result<Pr
     let packed = pattern.pack(&selection, &kept)?;
     let retained = if all == 0.0 { 1.0 } else { retained / all };
     Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+}
+
+/// The elements of a weight that has the pattern's shape and is finite. A NaN that is kept would reach every token.
+fn checked(pattern: &Pattern, weight: &Tensor) -> Result<Vec<f32>, PruneError> {
+    let (n, k) = (pattern.n(), pattern.k());
+    if (weight.rows(), weight.columns()) != (n, k) {
+        return Err(PruneError::Shape { found_n: weight.rows(), found_k: weight.columns(), n, k });
+    }
+    let weights = weight.to_f32();
+    match weights.iter().position(|w| !w.is_finite()) {
+        Some(at) => Err(PruneError::NotFinite { n: at / k, k: at % k, value: weights[at] }),
+        None => Ok(weights),
+    }
 }
 
 impl Pruned {
@@ -166,5 +181,30 @@ impl Pruned {
     pub fn dense(&self) -> Tensor {
         Tensor::from_f32(self.dtype, self.pattern.n(), self.pattern.k(), &self.packed.unpack())
             .expect("an unpacked weight has n*k elements")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_are_not_finite_are_refused_however_they_are_scored() {
+        let pattern = Pattern::dense(2, 3).unwrap();
+        let all = Mask::from_fn(2, 3, |_, _| true);
+        for dtype in DType::ALL {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let weight = Tensor::from_f32(dtype, 2, 3, &[1.0, 2.0, 3.0, 4.0, bad, 6.0]).unwrap();
+                let expected =
+                    format!("prune: the weight at (1, 1) is {bad}; expected a finite number: mend the checkpoint");
+                for result in [
+                    prune(&pattern, &weight, &Magnitude),
+                    prune(&pattern, &weight, &Given(vec![1.0; 6])),
+                    pack_masked(&pattern, &weight, &all),
+                ] {
+                    assert_eq!(result.unwrap_err().to_string(), expected, "{dtype}");
+                }
+            }
+        }
     }
 }

@@ -54,8 +54,13 @@ impl Tensor {
     }
 
     /// A matrix of zeros.
+    ///
+    /// # Panics
+    /// Where it does not fit the address space.
     pub fn zeros(dtype: DType, rows: usize, columns: usize) -> Tensor {
-        Tensor { rows, columns, values: Values::zeros(dtype, rows * columns) }
+        let elements = rows.checked_mul(columns);
+        let elements = elements.unwrap_or_else(|| panic!("tensor of {rows}x{columns}: too many elements"));
+        Tensor { rows, columns, values: Values::zeros(dtype, elements) }
     }
 
     /// A column of f32 values, such as a bias.
@@ -171,6 +176,12 @@ mod tests {
         let error = Tensor::from_f32(DType::F16, 2, 3, &[0.0; 5]).unwrap_err();
         assert_eq!(error.to_string(), "tensor of 2x3: expected 6 elements, found 5");
         assert!(Tensor::from_f32(DType::F32, usize::MAX, 2, &[]).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "too many elements")]
+    fn zeros_never_wrap_to_a_shorter_buffer() {
+        Tensor::zeros(DType::F32, 1 << (usize::BITS - 1), 2);
     }
 
     #[test]

@@ -13,8 +13,12 @@ pub struct Mask {
 
 impl Mask {
     /// A mask that keeps nothing.
+    ///
+    /// # Panics
+    /// Where it does not fit the address space.
     pub fn empty(n: usize, k: usize) -> Mask {
-        Mask { n, k, bits: FixedBitSet::with_capacity(n * k) }
+        let elements = n.checked_mul(k).unwrap_or_else(|| panic!("mask of {n}x{k}: too many elements"));
+        Mask { n, k, bits: FixedBitSet::with_capacity(elements) }
     }
 
     /// The mask of the elements for which `keep(n, k)` holds.
@@ -196,4 +200,15 @@ pub(crate) fn check_len(what: &'static str, found: usize, n: usize, k: usize) ->
 /// The flat number of the region in which the axes `per` have the given values; `None` where one is dropped.
 pub(crate) fn flat(pattern: &Pattern, per: &[AxisId], value: impl Fn(AxisId) -> Option<usize>) -> Option<usize> {
     per.iter().try_fold(0, |flat, &axis| Some(flat * pattern.axis(axis).len + value(axis)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "too many elements")]
+    fn masks_never_wrap_to_fewer_bits() {
+        Mask::empty(1 << (usize::BITS - 1), 2);
+    }
 }
