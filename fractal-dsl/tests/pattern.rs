@@ -336,6 +336,24 @@ fn log_diversity_counts_the_masks() {
 }
 
 #[test]
+fn a_tail_that_a_skip_leaves_empty_is_padded() {
+    // Rows that keep only columns beyond the last group's end have none there, and its regions keep fewer rows.
+    let (n, k) = (24, 38);
+    let mut b = PatternBuilder::new(n, k).unwrap();
+    let (ko, ki) = b.split(AxisId::K, 7).unwrap();
+    b.skip(ki, &[AxisId::N], Keep::Count(2)).unwrap();
+    let (no, ni) = b.split(AxisId::N, 8).unwrap();
+    b.skip(no, &[ni, ko], Keep::Count(3)).unwrap();
+    let pattern = b.build();
+    // Row 22 keeps columns 5 and 6 of each group, of which the last group has only 0 to 2.
+    let best = |row: usize| if row == 22 { [5, 6] } else { [0, 1] };
+    let scores: Vec<f32> = (0..n * k).map(|at| if best(at / k).contains(&(at % k % 7)) { 9.0 } else { 1.0 }).collect();
+    let selection = pattern.project(&scores).unwrap();
+    let mask = pattern.mask(&selection).unwrap();
+    assert_eq!(pattern.pack(&selection, &scores).unwrap().unpack(), mask.apply(&scores).unwrap());
+}
+
+#[test]
 fn packed_bytes_are_those_of_the_format() {
     let pattern = named("2:4", 128, 64, 0.5);
     let (scores, selection, _) = projected(&pattern, 9);
@@ -369,12 +387,16 @@ fn drops_whole_units(pattern: &Pattern) -> bool {
         above
     };
     let steps = pattern.steps();
+    let tails = pattern.axes().iter().any(|a| a.tail);
     steps.iter().enumerate().any(|(number, step)| match step {
         Step::Permute { .. } => true,
         Step::Skip { per, out, .. } => steps[number..].iter().any(|later| match later {
             // A ragged skip may leave a region without anything.
-            Step::Skip { axis, keep, out: o, .. } if o != out => {
-                keep.is_ragged() || above(*axis).iter().any(|a| a == out || per.contains(a))
+            Step::Skip { axis, keep, out: o, per: later } if o != out => {
+                let again = above(*axis).iter().any(|a| a == out || per.contains(a));
+                // What is kept for all of a unit's tiles may lie beyond the short last one.
+                let beyond_a_tail = tails && later.iter().any(|p| above(*p).contains(out));
+                keep.is_ragged() || again || beyond_a_tail
             }
             _ => false,
         }),

@@ -89,7 +89,7 @@ pub enum Step {
 }
 
 /// A sparse pattern of one weight of n rows and k columns.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Pattern {
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -341,8 +341,13 @@ impl PatternBuilder {
         if keep.is_ragged() && ragged_before {
             return Err(PatternError::RaggedTwice);
         }
-        // A region that a ragged skip left empty is a tail to the skips inside it.
-        let tail = parent.tail || ragged_before || per.iter().any(|&p| self.pattern.axis(p).tail);
+        // A region that a ragged skip left empty is a tail to the skips inside it; so is one where an earlier skip kept
+        // only iterations that the tail lacks.
+        let emptied = |s: &Step| matches!(s, Step::Skip { axis, .. } if self.pattern.axis(*axis).tail);
+        let tail = parent.tail
+            || ragged_before
+            || per.iter().any(|&p| self.pattern.axis(p).tail)
+            || self.pattern.steps.iter().any(emptied);
         let out = self.add(Axis { kind: parent.kind, len: kept_len, ragged: keep.is_ragged().then_some(step), tail });
         self.pattern.order.remove(at);
         let below = places.into_iter().map(|p| if p > at { p } else { p + 1 }).max().unwrap_or(0);
