@@ -137,6 +137,19 @@ impl KernelPlan {
         emit(config, &self.provenance)
     }
 
+    /// The tables of a weight, with the least configuration of a kernel that reads them; needs no GPU.
+    ///
+    /// # Errors
+    /// Where the weight is not of this plan's pattern.
+    pub fn lay_out(&self, weight: &Pruned) -> Result<(KernelConfig, DeviceTiles), Error> {
+        let (tiles, packed) = self.tiles(weight)?;
+        let (rows, stored_zeros) = self.block_rows(&tiles);
+        let config = self.config(rows, stored_zeros, 64, 1);
+        let tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), weight.kept())
+            .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
+        Ok((config, tables))
+    }
+
     fn tiles(&self, weight: &Pruned) -> Result<(Vec<RecordedTile>, Packed<f32>), Error> {
         let packed = if self.pattern == *weight.packed_pattern() {
             weight.packed().clone()
@@ -266,12 +279,8 @@ pub fn download_tensor(
 
 impl CudaWeight {
     fn new(plan: Arc<KernelPlan>, device: &CudaDevice, stream: Stream, weight: &Pruned) -> Result<CudaWeight, Error> {
-        let (tiles, packed) = plan.tiles(weight)?;
-        let n = plan.pattern.n();
-        let (rows, stored_zeros) = plan.block_rows(&tiles);
-        let config = plan.config(rows, stored_zeros, 64, 1);
-        let tables = lay_out(&config, &tiles, &packed.values, n, weight.kept())
-            .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
+        let (config, tables) = plan.lay_out(weight)?;
+        let (rows, stored_zeros) = (config.rows, config.stored_zeros);
         let DeviceTiles { columns, begin, rows: row_list, values, positions, waste } = &tables;
         let sparse = plan.intrinsic == Intrinsic::MmaSp;
         Ok(CudaWeight {

@@ -1,0 +1,62 @@
+//! What CUDA kernels read, taken apart again on the host: every pattern's tables hold exactly the pruned weight.
+
+#[allow(dead_code, reason = "the conformance suite uses the rest")]
+mod support;
+
+use fractal::cuda::KernelPlan;
+use fractal::sched::codegen::tables::{position_place, position_words, weight_place};
+use fractal::{DType, Gemm, Magnitude, Tensor, prune};
+use rand::Rng;
+use support::{LARGE, PATTERNS, SHAPES, pattern};
+
+#[test]
+fn tables_hold_the_pruned_weight() {
+    let mut rng = rand::rng();
+    for text in PATTERNS {
+        for &(n, k, _) in SHAPES.iter().chain(LARGE) {
+            for (dtype, sm) in [(DType::F32, 90), (DType::F16, 80), (DType::BF16, 90)] {
+                let at = format!("{text} {dtype} n {n} k {k}");
+                let weights: Vec<f32> = (0..n * k).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+                let weight = Tensor::from_f32(dtype, n, k, &weights).unwrap();
+                let pattern = pattern(text, n, k, 0.25, dtype);
+                let pruned = prune(&pattern, &weight, &Magnitude).unwrap();
+                let plan = KernelPlan::new(&Gemm::new(pattern, dtype), sm).unwrap();
+                let (config, tables) = plan.lay_out(&pruned).unwrap_or_else(|e| panic!("{at}: {e}"));
+                let mut dense = vec![0.0f32; n * k];
+                let mut stored = vec![false; n];
+                let (image, words) = (config.rows * config.stored_step(), position_words(&config));
+                for block in 0..tables.blocks() {
+                    for row in 0..config.rows {
+                        let n_row = tables.rows[block * config.rows + row];
+                        if n_row < 0 {
+                            continue;
+                        }
+                        let n_row = n_row as usize;
+                        assert!(!std::mem::replace(&mut stored[n_row], true), "{at}: row {n_row} twice");
+                        for step in tables.begin[block] as usize..tables.begin[block + 1] as usize {
+                            for place in 0..config.stored_step() {
+                                let value = tables.values[step * image + weight_place(&config, row, place)];
+                                let column = if config.intrinsic.is_sparse() {
+                                    let (word, bit) = position_place(row, place / 2);
+                                    let pair = tables.positions[step * words + word] >> bit & 15;
+                                    assert!(pair & 3 < pair >> 2, "{at}: positions rise within a group");
+                                    place / 2 * 4 + (pair >> (place % 2 * 2) & 3) as usize
+                                } else {
+                                    place
+                                };
+                                let k_column = tables.columns[step * config.step + column];
+                                if k_column >= 0 {
+                                    dense[n_row * k + k_column as usize] += value;
+                                } else {
+                                    assert_eq!(value, 0.0, "{at}: a weight in a place without a column");
+                                }
+                            }
+                        }
+                    }
+                }
+                assert!(stored.iter().all(|&s| s), "{at}: a row that no block stores");
+                assert!(dense == pruned.dense().to_f32(), "{at}: the tables hold another weight");
+            }
+        }
+    }
+}
