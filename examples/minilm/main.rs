@@ -6,6 +6,7 @@
 //! cargo run --release --example minilm
 //! ```
 
+mod cuda;
 mod prune;
 mod report;
 
@@ -15,10 +16,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use fractal::DType;
 use fractal_runtime::model::{BertModel, Profile};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokenizers::{Tokenizer, TruncationParams};
 
+use cuda::Gpu;
 use report::{Outcome, Report, Row};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -36,6 +39,9 @@ struct Args {
     /// Where the linear layers run
     #[arg(long, value_enum, default_value_t = Device::Auto)]
     device: Device,
+    /// Storage type in which a GPU's linear layers are timed: f32, f16, bf16; the embeddings are made in f32
+    #[arg(long, value_parser = parse_dtype, default_value = "f32")]
+    dtype: DType,
     /// Text file of one sentence per line [default: 64 sentences that come with the example]
     #[arg(long, value_name = "FILE")]
     sentences: Option<PathBuf>,
@@ -68,6 +74,10 @@ fn parse_sparsity(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+fn parse_dtype(name: &str) -> std::result::Result<DType, String> {
+    DType::from_name(name.trim()).ok_or_else(|| "expected f32, f16 or bf16".into())
+}
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +95,12 @@ fn run(args: &Args) -> Result<()> {
     let (embeddings, _) = dense.embed_profiled(&tokens)?;
     let (time, profile) = time_dense(&dense, &tokens)?;
     let mut report = Report::new(&sentences, &tokens, &embeddings, time, profile);
+    let gpu = if prune::on_gpu(args.device)? {
+        Some(Gpu::new(&dense, args.dtype, tokens.iter().map(Vec::len).sum())?)
+    } else {
+        None
+    };
+    report.timed_on_gpu = gpu.as_ref().map(Gpu::dtype);
     report.print_dense();
 
     let runs = prune::runs(&args.pattern, &args.sparsity)?;
@@ -92,7 +108,7 @@ fn run(args: &Args) -> Result<()> {
     for (pattern, sparsity) in runs {
         bar.set_message(format!("{pattern} at {sparsity}"));
         // One pattern that cannot be had at one sparsity leaves the others to be measured.
-        let outcome = match measure(args.device, &dense, &tokens, &embeddings, &pattern, sparsity) {
+        let outcome = match measure(args.device, gpu.as_ref(), &dense, &tokens, &embeddings, &pattern, sparsity) {
             Ok(row) => Outcome::Measured(row),
             Err(error) => Outcome::NotRun(error.to_string()),
         };
@@ -163,6 +179,7 @@ fn tokenize(args: &Args, sentences: &[String]) -> Result<Vec<Vec<u32>>> {
 /// Prunes every linear layer, and compares the result with the dense model.
 fn measure(
     device: Device,
+    gpu: Option<&Gpu>,
     dense: &BertModel,
     tokens: &[Vec<u32>],
     embeddings: &[Vec<f32>],
@@ -177,7 +194,13 @@ fn measure(
         row.add_layer(&layer, dense.weight(&name)?);
     }
     row.compare(embeddings, &pruned.embed(tokens)?);
-    (row.dense_time, row.time) = time_interleaved(dense, &pruned, tokens)?;
+    (row.dense_time, row.time) = match gpu {
+        None => time_interleaved(dense, &pruned, tokens)?,
+        Some(gpu) => {
+            let layer = |name: &String| prune::layer(device, pattern, sparsity, dense, name, gpu.dtype());
+            gpu.time(&dense.linear_names().iter().map(layer).collect::<Result<Vec<_>>>()?)?
+        }
+    };
     Ok(row)
 }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use fractal::dsl::DType;
 use fractal::model::{BertModel, DenseWeight, EpilogueKind, LinearOp, SparseLinear};
 use fractal::pattern::Named;
-use fractal::{Magnitude, Tensor};
+use fractal::{Layer, Magnitude, Tensor};
 
 use crate::{Device, Result};
 
@@ -43,6 +43,27 @@ pub struct LayerReport {
     pub dense_bytes: usize,
     /// The kernel that runs the layer.
     pub kernel: String,
+}
+
+/// Whether this device is a GPU, where host time is no measure.
+pub fn on_gpu(device: Device) -> Result<bool> {
+    Ok(open(device)?.name() == "cuda")
+}
+
+/// A pruned layer in this type with the model's epilogue, to be timed.
+pub fn layer(
+    device: Device,
+    pattern: &str,
+    sparsity: f64,
+    model: &BertModel,
+    name: &str,
+    dtype: DType,
+) -> Result<Layer> {
+    let weight = model.weight(name)?;
+    let pattern = pattern.parse::<Named>()?.pattern(weight.n, weight.k, 1.0 - sparsity)?;
+    let tensor = Tensor::from_f32(dtype, weight.n, weight.k, weight.data)?;
+    let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
+    Ok(SparseLinear::new(open(device)?, pruned).prepare(model.epilogue(name)?)?)
 }
 
 /// The (pattern, sparsity) pairs to run: all of `patterns` at all of `sparsities`. Where none is asked for, every
