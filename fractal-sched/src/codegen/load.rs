@@ -13,10 +13,11 @@ pub(super) fn stage(config: &KernelConfig, provenance: &Provenance) -> String {
     let positions = if config.intrinsic == Intrinsic::MmaSp { positions() } else { "" };
     // Where a thread has few copies a step, the rows' numbers of the next step are fetched while this one is copied.
     let copies = (config.step * config.tokens / config.vector).div_ceil(config.threads());
-    let (ahead, number, fetch) = if copies <= 8 {
-        (fetch_ahead(), "kept_rows[i]", "        fetch(step + 1);\n")
+    // Many copies are not all unrolled: their addresses would take more registers than there are.
+    let (ahead, number, fetch, unroll) = if copies <= 8 {
+        (fetch_ahead(), "kept_rows[i]", "        fetch(step + 1);\n", "#pragma unroll")
     } else {
-        ("", "__ldg(columns + (size_t)step * STEP + row)", "")
+        ("", "__ldg(columns + (size_t)step * STEP + row)", "", "#pragma unroll 4")
     };
     format!(
         "    constexpr int COPIES = (X_STAGE / VECTOR + THREADS - 1) / THREADS;
@@ -25,7 +26,7 @@ pub(super) fn stage(config: &KernelConfig, provenance: &Provenance) -> String {
         T* const xs = x_stages + stage * X_STAGE;
         T* const ws = w_stages + stage * W_STAGE;
         // condense: the kept columns of W are rows of X, each contiguous in tokens.
-{from}#pragma unroll
+{from}{unroll}
         for (int i = 0; i < COPIES; ++i) {{
             const int c = threadIdx.x + i * THREADS;
             const int row = c / (TOKENS / VECTOR), token = c % (TOKENS / VECTOR) * VECTOR;
