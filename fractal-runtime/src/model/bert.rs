@@ -187,8 +187,8 @@ impl BertModel {
 
     /// One unit vector of `hidden_size` values per sentence.
     ///
-    /// A sentence is its token ids, with the tokenizer's [CLS] and [SEP] and without padding. One of more than
-    /// `max_position_embeddings` tokens keeps its first ones and its last (the [SEP]), as a tokenizer that truncates
+    /// A sentence is its token ids, with the tokenizer's `[CLS]` and `[SEP]` and without padding. One of more than
+    /// `max_position_embeddings` tokens keeps its first ones and its last (the `[SEP]`), as a tokenizer that truncates
     /// would give it.
     pub fn embed(&self, sentences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, ModelError> {
         self.embed_profiled(sentences).map(|(embeddings, _)| embeddings)
