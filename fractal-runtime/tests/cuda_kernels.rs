@@ -97,9 +97,6 @@ fn every_kernel_compiles_without_spills() {
         .map(|c| (c.intrinsic, source_of(&emit(c, &Provenance::default()).unwrap_or_else(|e| panic!("{c}: {e}")))))
         .collect();
     sources.extend([DType::F32, DType::F16].map(|dtype| (Intrinsic::Ffma, source_of(&emit_transpose(dtype)))));
-    if let Some(only) = std::env::var_os("FRACTAL_ONLY") {
-        sources.retain(|(_, s)| s.name.contains(only.to_str().unwrap_or("")));
-    }
     let work: Vec<_> = sources
         .iter()
         .flat_map(|(intrinsic, source)| ARCHS.map(|arch| (*intrinsic, source, arch)))
