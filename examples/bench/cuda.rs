@@ -13,7 +13,7 @@ use fractal::pattern::Pattern;
 use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
-use crate::device::{Bench, Run};
+use crate::device::{Bench, Operands, Run};
 
 /// Launches a graph at least.
 const LAUNCHES: usize = 8;
@@ -39,20 +39,6 @@ impl CudaBench {
     fn copies(&self, bytes: usize) -> usize {
         (2 * self.gpu.info().l2_bytes as usize).div_ceil(bytes.max(1)).clamp(1, MOST_COPIES)
     }
-
-    fn operands(&self, dtype: DType, n: usize, x: &Tensor) -> Result<Vec<(Buffer, Buffer)>> {
-        let m = x.columns();
-        let bytes = (x.rows() + n) * m * dtype.bytes();
-        let copies = 0..self.copies(bytes);
-        copies
-            .map(|_| {
-                let y = self.stream.alloc(n * m * dtype.bytes())?;
-                // All bits set are NaN in every type.
-                self.stream.write(&y, &vec![0xffu8; y.bytes()])?;
-                Ok((upload_tensor(&self.stream, x)?, y))
-            })
-            .collect()
-    }
 }
 
 impl Bench for CudaBench {
@@ -66,46 +52,93 @@ impl Bench for CudaBench {
         Some(format!("{} ({}), driver for CUDA {}, NVRTC {nvrtc}", info.name, info.arch, info.driver))
     }
 
-    fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>> {
-        let (dtype, n, k, m) = (w.dtype(), w.rows(), w.columns(), x.columns());
-        let weight = upload_tensor(&self.stream, w)?;
-        let operands = self.operands(dtype, n, x)?;
-        let sets: Vec<DenseOperands<'_>> = operands.iter().map(|(x, y)| DenseOperands { w: &weight, x, y }).collect();
-        let mut gemm = DenseGemm::new(&self.stream, dtype, [n, k, m], DenseEpilogue::None)?;
+    fn room(&self) -> Result<usize> {
+        // The rest is for operands and what the library keeps.
+        Ok(self.gpu.memory()?.0 / 4)
+    }
+
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Layer> {
+        let layer = self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?;
+        layer.cuda().ok_or("the layer is not on a GPU")?.prepare(m)?;
+        Ok(layer)
+    }
+
+    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>> {
+        let shape = [w.rows(), w.columns(), x.columns()];
+        let [n, k, m] = shape;
+        let copies = self.copies((k + n) * m * w.dtype().bytes());
+        let first = upload_tensor(&self.stream, x)?;
+        let sets = (0..copies).map(|at| {
+            let y = self.stream.alloc(n * m * w.dtype().bytes())?;
+            if at == 0 {
+                return Ok((first.clone(), y));
+            }
+            let copy = self.stream.alloc(first.bytes())?;
+            self.stream.copy(&first, &copy, first.bytes())?;
+            Ok((copy, y))
+        });
+        let sets = sets.collect::<Result<Vec<_>>>()?;
+        let w = upload_tensor(&self.stream, w).map(|buffer| (buffer, w.dtype()))?;
+        Ok(Box::new(CudaOperands { stream: self.stream.clone(), w, sets, shape }))
+    }
+}
+
+/// W, and copies of X and Y.
+struct CudaOperands {
+    stream: Stream,
+    w: (Buffer, DType),
+    sets: Vec<(Buffer, Buffer)>,
+    shape: [usize; 3],
+}
+
+impl CudaOperands {
+    /// Takes back what the other side wrote: all bits set are NaN in every type.
+    fn poison(&self) -> Result<()> {
+        Ok(self.sets.iter().try_for_each(|(_, y)| self.stream.fill(y, 0xff))?)
+    }
+
+    fn run(
+        &self,
+        graph: Graph,
+        launches: usize,
+        kernel: String,
+        layer: Option<Layer>,
+        gemm: Option<DenseGemm>,
+    ) -> CudaRun {
+        let ([n, _, m], dtype) = (self.shape, self.w.1);
+        let (stream, y) = (self.stream.clone(), self.sets[0].1.clone());
+        CudaRun { graph, launches, stream, y, shape: (dtype, n, m), kernel, layer, _gemm: gemm }
+    }
+}
+
+impl Operands for CudaOperands {
+    fn dense(&self) -> Result<Box<dyn Run>> {
+        let (w, dtype) = &self.w;
+        let sets: Vec<DenseOperands<'_>> = self.sets.iter().map(|(x, y)| DenseOperands { w, x, y }).collect();
+        let mut gemm = DenseGemm::new(&self.stream, *dtype, self.shape, DenseEpilogue::None)?;
         gemm.fastest(&self.stream, &sets)?;
+        self.poison()?;
         let (rounds, launches) = rounds(sets.len());
         let graph = self.stream.capture(|stream| {
             (0..rounds).try_for_each(|_| sets.iter().try_for_each(|set| gemm.launch(stream, *set)))
         })?;
         let kernel = format!("cuBLASLt {}, best of {}", gemm.version(), gemm.algorithms());
-        drop(sets);
-        let (y, gemm) = (operands[0].1.clone(), Some(gemm));
-        Ok(Box::new(CudaRun {
-            graph,
-            launches,
-            stream: self.stream.clone(),
-            y,
-            shape: (dtype, n, m),
-            kernel,
-            layer: None,
-            _gemm: gemm,
-        }))
+        Ok(Box::new(self.run(graph, launches, kernel, None, Some(gemm))))
     }
 
-    fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>> {
-        let (dtype, n, m) = (pruned.dtype(), pattern.n(), x.columns());
-        let layer = self.device.compile(&Gemm::new(pattern.clone(), dtype))?.load(pruned)?;
-        let operands = self.operands(dtype, n, x)?;
+    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>> {
+        let m = self.shape[2];
         let weight = layer.cuda().ok_or("the layer is not on a GPU")?;
-        let (rounds, launches) = rounds(operands.len());
+        let (rounds, launches) = rounds(self.sets.len());
         let launch = |stream: &Stream, (x, y): &(Buffer, Buffer)| -> std::result::Result<(), fractal::Error> {
             weight.launch(stream, &DeviceInputs { x, y, bias: vec![], residual: vec![], m })
         };
-        // Compiles, and tells errors that a capture could not.
-        launch(&self.stream, &operands[0])?;
+        // Tells errors that a capture could not.
+        launch(&self.stream, &self.sets[0])?;
+        self.poison()?;
         let graph = self.stream.capture(|stream| {
             (0..rounds).try_for_each(|_| {
-                operands.iter().try_for_each(|set| {
+                self.sets.iter().try_for_each(|set| {
                     launch(stream, set).map_err(|error| match error {
                         fractal::Error::Cuda(error) => error,
                         other => CudaError::Capture { reason: other.to_string() },
@@ -113,10 +146,8 @@ impl Bench for CudaBench {
                 })
             })
         })?;
-        let (kernel, y) = (layer.kernel(m), operands[0].1.clone());
-        let stream = self.stream.clone();
-        let (shape, layer) = ((dtype, n, m), Some(layer));
-        Ok(Box::new(CudaRun { graph, launches, stream, y, shape, kernel, layer, _gemm: None }))
+        let kernel = layer.kernel(m);
+        Ok(Box::new(self.run(graph, launches, kernel, Some(layer), None)))
     }
 }
 
@@ -145,9 +176,9 @@ impl Run for CudaRun {
         Ok(Duration::from_secs_f64(f64::from(once) * f64::from(calls)))
     }
 
-    fn result(&self) -> Result<Vec<f32>> {
+    fn result(&self) -> Result<Tensor> {
         let (dtype, n, m) = self.shape;
-        Ok(download_tensor(&self.stream, &self.y, dtype, n, m)?.to_f32())
+        Ok(download_tensor(&self.stream, &self.y, dtype, n, m)?)
     }
 
     fn kernel(&self) -> String {

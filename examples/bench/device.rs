@@ -1,18 +1,19 @@
 //! What a device must offer to be benchmarked: a dense baseline, and a way to time both sides alike.
 //!
-//! A device joins with one implementation of [`Bench`] and one line in [`open`].
+//! A device joins with one implementation of [`Bench`] and [`Operands`], and one line in [`open`].
 
 use std::time::{Duration, Instant};
 
 use fractal::cpu::{self, Epilogue, MatMut, MatRef, Values};
 use fractal::pattern::Pattern;
-use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
+use fractal::{Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
 use crate::cuda::CudaBench;
+use crate::measure::available_memory;
 
 /// A device with its dense baseline.
-pub trait Bench {
+pub trait Bench: Sync {
     /// What the table calls it.
     fn name(&self) -> &'static str;
 
@@ -21,11 +22,23 @@ pub trait Bench {
         None
     }
 
-    /// The baseline: the fastest dense GEMM of this device, on the same resources.
-    fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>>;
+    /// Bytes of weights that may be loaded at a time.
+    fn room(&self) -> Result<usize>;
 
-    /// A pruned weight, compiled and loaded.
-    fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>>;
+    /// A pruned weight, compiled and loaded, the kernel for `m` tokens included. Several threads load at once.
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Layer>;
+
+    /// The operands of one layer where the device reads them, for both sides.
+    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>>;
+}
+
+/// One layer's operands.
+pub trait Operands {
+    /// The baseline: the fastest dense GEMM of this device, on the same resources.
+    fn dense(&self) -> Result<Box<dyn Run>>;
+
+    /// A layer that [`Bench::load`] has made.
+    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>>;
 }
 
 /// One side of a comparison, with its operands where the device reads them.
@@ -33,8 +46,8 @@ pub trait Run {
     /// The time of `calls` calls, one after the other, without what a call from a running model would not pay.
     fn time(&mut self, calls: u32) -> Result<Duration>;
 
-    /// Y [n, m] as f32 after the last call; elements that no call has written are NaN.
-    fn result(&self) -> Result<Vec<f32>>;
+    /// Y [n, m] after the last call; elements that no call of this side has written are NaN.
+    fn result(&self) -> Result<Tensor>;
 
     /// The kernel that runs.
     fn kernel(&self) -> String;
@@ -78,21 +91,42 @@ impl Bench for CpuBench {
         "cpu"
     }
 
-    fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>> {
-        let y = poisoned(w.dtype(), w.rows(), x.columns())?.values().clone();
-        Ok(Box::new(CpuDense { w: w.clone(), x: x.clone(), y, threads: self.threads }))
+    fn room(&self) -> Result<usize> {
+        Ok(available_memory() / 4)
     }
 
-    fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>> {
-        let layer = self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?;
-        let y = poisoned(x.dtype(), pattern.n(), x.columns())?;
-        Ok(Box::new(CpuSparse { layer, x: x.clone(), y }))
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Layer> {
+        Ok(self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?)
+    }
+
+    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>> {
+        Ok(Box::new(CpuOperands { w: w.clone(), x: x.clone(), threads: self.threads }))
     }
 }
 
-/// A result [n, m] that no call has written.
-fn poisoned(dtype: DType, n: usize, m: usize) -> Result<Tensor> {
-    Ok(Tensor::from_f32(dtype, n, m, &vec![f32::NAN; n * m])?)
+struct CpuOperands {
+    w: Tensor,
+    x: Tensor,
+    threads: usize,
+}
+
+impl CpuOperands {
+    /// A result that no call has written.
+    fn poisoned(&self) -> Result<Tensor> {
+        let (n, m) = (self.w.rows(), self.x.columns());
+        Ok(Tensor::from_f32(self.w.dtype(), n, m, &vec![f32::NAN; n * m])?)
+    }
+}
+
+impl Operands for CpuOperands {
+    fn dense(&self) -> Result<Box<dyn Run>> {
+        let y = self.poisoned()?.values().clone();
+        Ok(Box::new(CpuDense { w: self.w.clone(), x: self.x.clone(), y, threads: self.threads }))
+    }
+
+    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>> {
+        Ok(Box::new(CpuSparse { layer, x: self.x.clone(), y: self.poisoned()? }))
+    }
 }
 
 struct CpuDense {
@@ -117,8 +151,8 @@ impl Run for CpuDense {
         Ok(start.elapsed())
     }
 
-    fn result(&self) -> Result<Vec<f32>> {
-        Ok(Tensor::new(self.w.rows(), self.x.columns(), self.y.clone())?.to_f32())
+    fn result(&self) -> Result<Tensor> {
+        Ok(Tensor::new(self.w.rows(), self.x.columns(), self.y.clone())?)
     }
 
     fn kernel(&self) -> String {
@@ -150,8 +184,8 @@ impl Run for CpuSparse {
         Ok(start.elapsed())
     }
 
-    fn result(&self) -> Result<Vec<f32>> {
-        Ok(self.y.to_f32())
+    fn result(&self) -> Result<Tensor> {
+        Ok(self.y.clone())
     }
 
     fn kernel(&self) -> String {

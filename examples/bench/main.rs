@@ -21,7 +21,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use args::{Args, Case};
-use measure::{Effort, Layer};
+use device::Bench;
+use measure::{Effort, Layer, Prepared};
 use report::{Machine, Report};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -58,20 +59,20 @@ fn run(args: &Args) -> Result<()> {
             format!("{}/{}/{} {dtype} {pattern}: {error}", shape.n, shape.k, shape.m)
         };
         let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
-        let mut dense = layer.dense(&*bench).map_err(|e| at(e, "dense"))?;
-        // Several weights are pruned at once; they are loaded and timed one after the other.
-        for cases in planned.cases.chunks(args::cores()) {
-            let prune = |case: &Case| case.pattern.as_ref().ok().map(|pattern| layer.prune(pattern));
-            let pruned: Vec<_> = cases.par_iter().map(prune).collect();
-            for (case, pruned) in cases.iter().zip(pruned) {
+        let operands = layer.operands(&*bench).map_err(|e| at(e, "operands"))?;
+        let mut dense = layer.dense(&*operands).map_err(|e| at(e, "dense"))?;
+        // Several weights are prepared at once; nothing else runs while they are timed, one after the other.
+        for cases in planned.cases.chunks(layer.most_loaded(&*bench)?) {
+            bar.set_message(format!("{}/{}/{} {dtype}: preparing", shape.n, shape.k, shape.m));
+            let prepared = prepare(&*bench, &layer, cases)?;
+            for (case, prepared) in cases.iter().zip(prepared) {
                 bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
-                let line = match (&case.pattern, pruned) {
-                    (Ok(pattern), Some(pruned)) => {
-                        let row = pruned.and_then(|p| layer.measure(&*bench, &mut *dense, pattern, &p, effort));
+                let line = match prepared {
+                    Ok(prepared) => {
+                        let row = prepared.and_then(|p| layer.measure(&*operands, &mut *dense, p, effort));
                         report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?)
                     }
-                    (Err(reason), _) => report.not_run(shape, dtype, case, reason),
-                    (Ok(_), None) => continue,
+                    Err(reason) => report.not_run(shape, dtype, case, reason),
                 };
                 bar.suspend(|| println!("{line}"));
                 bar.inc(1);
@@ -84,6 +85,21 @@ fn run(args: &Args) -> Result<()> {
         Some(path) => report.write_json(path),
         None => Ok(()),
     }
+}
+
+/// Of each case what was prepared, or why it cannot be had.
+fn prepare<'a>(
+    bench: &dyn Bench,
+    layer: &Layer,
+    cases: &'a [Case],
+) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
+    let one = |case: &'a Case| match &case.pattern {
+        Ok(pattern) => Ok(layer.prepare(bench, pattern)),
+        Err(reason) => Err(reason.as_str()),
+    };
+    // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(layer.preparers()).build()?;
+    Ok(pool.install(|| cases.par_iter().with_max_len(1).map(one).collect()))
 }
 
 /// On stderr, so that the table can be piped.

@@ -1,20 +1,26 @@
-//! One shape, type and pattern -> one [`Row`]: correctness first, then times in turns with the dense baseline.
+//! One shape, type and pattern -> one [`Row`]: prepared beside others, then correctness, then times in turns with the
+//! dense baseline, alone.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use fractal::cpu::Values;
 use fractal::pattern::{Mask, Pattern};
-use fractal::{DType, Magnitude, Pruned, Tensor, prune};
+use fractal::{DType, Magnitude, Tensor, prune};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
 
 use crate::Result;
 use crate::args::Shape;
-use crate::device::{Bench, Run};
+use crate::device::{Bench, Operands, Run};
 
 /// A row that takes long ends after this time, but never before [`FEWEST_ROUNDS`].
 const BUDGET: Duration = Duration::from_secs(3);
 const FEWEST_ROUNDS: u32 = 3;
+/// Host memory that pruning and recording take for each element of the weight, at most: about 30 for a pattern that keeps
+/// half of the elements one by one.
+const HOST_BYTES: usize = 40;
 
 /// A layer with random data, and the reference for some of its rows.
 pub struct Layer {
@@ -24,6 +30,18 @@ pub struct Layer {
     wide_x: Vec<f32>,
     /// The rows whose result is checked.
     rows: Vec<usize>,
+}
+
+/// A pruned weight on its device, with the reference, before it is timed.
+pub struct Prepared {
+    layer: fractal::Layer,
+    reference: Vec<f64>,
+    sparsity: f64,
+    packed_bytes: usize,
+    dense_bytes: usize,
+    retained: f64,
+    /// Time to prune, pack, compile and load.
+    time: Duration,
 }
 
 /// How long to measure.
@@ -53,7 +71,7 @@ pub struct Row {
     pub dense_bytes: usize,
     /// Magnitude kept over all.
     pub retained: f64,
-    /// Time to prune, pack, compile and load.
+    /// Time to prune, pack, compile and load, beside the other patterns of the layer.
     pub prepare: Duration,
 }
 
@@ -62,9 +80,8 @@ impl Layer {
     pub fn random(shape: Shape, dtype: DType) -> Result<Layer> {
         let Shape { n, k, m } = shape;
         let mut rng = StdRng::seed_from_u64(0x5EED);
-        let mut random = |len: usize| -> Vec<f32> { (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect() };
-        let w = Tensor::from_f32(dtype, n, k, &random(n * k))?;
-        let x = Tensor::from_f32(dtype, k, m, &random(k * m))?;
+        let w = Tensor::from_f32(dtype, n, k, &random(n * k, 0x11))?;
+        let x = Tensor::from_f32(dtype, k, m, &random(k * m, 0x22))?;
         // About 2^29 multiply-adds of reference, the first and the last row among them.
         let count = ((1 << 29) / (k * m)).clamp(6, 64).min(n);
         let mut rows: Vec<usize> = [0, n - 1].into_iter().chain((2..count).map(|_| rng.random_range(0..n))).collect();
@@ -73,38 +90,66 @@ impl Layer {
         Ok(Layer { shape, w, wide_x: x.to_f32(), x, rows })
     }
 
+    /// Its operands on a device.
+    pub fn operands<'a>(&self, bench: &'a dyn Bench) -> Result<Box<dyn Operands + 'a>> {
+        bench.operands(&self.w, &self.x)
+    }
+
     /// The dense baseline, its result checked.
-    pub fn dense(&self, bench: &dyn Bench) -> Result<Box<dyn Run>> {
-        let mut dense = bench.dense(&self.w, &self.x)?;
+    pub fn dense(&self, operands: &dyn Operands) -> Result<Box<dyn Run>> {
+        let mut dense = operands.dense()?;
         dense.time(1)?;
         self.check(&*dense, &self.reference(None))?;
         Ok(dense)
     }
 
-    /// Prunes and packs the weight; and the time it took.
-    pub fn prune(&self, pattern: &Pattern) -> Result<(Pruned, Duration)> {
-        let start = Instant::now();
-        Ok((prune(pattern, &self.w, &Magnitude)?, start.elapsed()))
+    /// How many patterns may be loaded at a time: what the device has memory for.
+    pub fn most_loaded(&self, bench: &dyn Bench) -> Result<usize> {
+        // A cover may store every element, and padding.
+        let each = self.shape.n * self.shape.k * 2 * self.w.dtype().bytes();
+        Ok((bench.room()? / each).max(1))
     }
 
-    /// Loads the pruned weight, checks the result and times it in turns with `dense`.
+    /// Threads that prepare patterns, each one of its own: what this machine has memory for.
+    pub fn preparers(&self) -> usize {
+        let each = self.shape.n * self.shape.k * HOST_BYTES;
+        (available_memory() / 2 / each).clamp(1, crate::args::cores())
+    }
+
+    /// Prunes, packs and loads the weight, and computes what the result must be. Several patterns at once.
+    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Prepared> {
+        let start = Instant::now();
+        let pruned = prune(pattern, &self.w, &Magnitude)?;
+        let layer = bench.load(pattern, &pruned, self.shape.m)?;
+        let time = start.elapsed();
+        // From the mask and the unpruned weight, so that packing is checked too.
+        let reference = self.reference(Some(&pattern.mask(pruned.selection())?));
+        Ok(Prepared {
+            layer,
+            reference,
+            sparsity: pruned.sparsity(),
+            packed_bytes: pruned.packed_bytes(),
+            dense_bytes: pruned.dense_bytes(),
+            retained: pruned.retained(),
+            time,
+        })
+    }
+
+    /// Checks the result of a prepared weight and times it in turns with `dense`.
     pub fn measure(
         &self,
-        bench: &dyn Bench,
+        operands: &dyn Operands,
         dense: &mut dyn Run,
-        pattern: &Pattern,
-        pruned: &(Pruned, Duration),
+        prepared: Prepared,
         effort: Effort,
     ) -> Result<Row> {
-        let (pruned, pruning) = pruned;
-        let start = Instant::now();
-        let mut sparse = bench.sparse(pattern, pruned, &self.x)?;
-        let prepare = start.elapsed() + *pruning;
+        let Prepared { layer, reference, sparsity, packed_bytes, dense_bytes, retained, time: prepare } = prepared;
+        let mut sparse = operands.sparse(layer)?;
         let first = sparse.time(1)?;
-        let rel_err = self.check(&*sparse, &self.reference_of(pattern, pruned)?)?;
+        let rel_err = self.check(&*sparse, &reference)?;
         let (time, dense, rounds) = in_turns(&mut *sparse, dense, first, effort)?;
         Ok(Row {
-            sparsity: pruned.sparsity(),
+            sparsity,
             time,
             dense,
             rounds,
@@ -113,26 +158,22 @@ impl Layer {
             waste: sparse.waste(),
             config: sparse.config(),
             registers: sparse.registers(),
-            packed_bytes: pruned.packed_bytes(),
-            dense_bytes: pruned.dense_bytes(),
-            retained: pruned.retained(),
+            packed_bytes,
+            dense_bytes,
+            retained,
             prepare,
         })
-    }
-
-    /// From the mask and the unpruned weight, so that packing is checked too.
-    fn reference_of(&self, pattern: &Pattern, pruned: &Pruned) -> Result<Vec<f64>> {
-        Ok(self.reference(Some(&pattern.mask(pruned.selection())?)))
     }
 
     /// The checked rows of W X in f64.
     fn reference(&self, mask: Option<&Mask>) -> Vec<f64> {
         let Shape { k, m, .. } = self.shape;
         let mut y = vec![0.0; self.rows.len() * m];
-        let wide_w = self.w_rows();
         y.par_chunks_exact_mut(m).enumerate().for_each(|(at, y)| {
-            for column in (0..k).filter(|&column| mask.is_none_or(|mask| mask.contains(self.rows[at], column))) {
-                let weight = f64::from(wide_w[at * k + column]);
+            let row = self.rows[at];
+            let w = widened(&self.w, row * k..(row + 1) * k);
+            for column in (0..k).filter(|&column| mask.is_none_or(|mask| mask.contains(row, column))) {
+                let weight = f64::from(w[column]);
                 let x = &self.wide_x[column * m..][..m];
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y += weight * f64::from(x));
             }
@@ -140,26 +181,21 @@ impl Layer {
         y
     }
 
-    /// The weight's checked rows.
-    fn w_rows(&self) -> Vec<f32> {
-        let (k, all) = (self.shape.k, self.w.to_f32());
-        self.rows.iter().flat_map(|&row| all[row * k..][..k].to_vec()).collect()
-    }
-
     /// The greatest error of the checked rows over their greatest magnitude. An element left unwritten anywhere fails.
     fn check(&self, run: &dyn Run, reference: &[f64]) -> Result<f64> {
         let Shape { n, k, m } = self.shape;
         let y = run.result()?;
-        if let Some(at) = y.iter().position(|v| !v.is_finite()) {
-            let (row, column, value) = (at / m, at % m, y[at]);
+        if let Some(at) = first_not_finite(&y) {
+            let (row, column, value) = (at / m, at % m, widened(&y, at..at + 1)[0]);
             return Err(format!("wrong result: y[{row}, {column}] is {value} after {}", run.kernel()).into());
         }
-        if y.len() != n * m {
-            return Err(format!("wrong result: {} elements after {}, expected {n} x {m}", y.len(), run.kernel()).into());
+        let len = y.values().len();
+        if len != n * m {
+            return Err(format!("wrong result: {len} elements after {}, expected {n} x {m}", run.kernel()).into());
         }
         let greatest = reference.iter().fold(0.0f64, |greatest, v| greatest.max(v.abs()));
-        let found = self.rows.iter().flat_map(|&row| &y[row * m..][..m]);
-        let errors = found.zip(reference).map(|(&y, r)| (f64::from(y) - r).abs());
+        let found = self.rows.iter().flat_map(|&row| widened(&y, row * m..(row + 1) * m));
+        let errors = found.zip(reference).map(|(y, r)| (f64::from(y) - r).abs());
         let error = errors.fold(0.0, f64::max);
         let rel_err = if error == 0.0 { 0.0 } else { error / greatest };
         let limit = limit(self.w.dtype(), k);
@@ -167,6 +203,42 @@ impl Layer {
             return Err(format!("wrong result: error {rel_err:.2e} after {}, limit {limit:.2e}", run.kernel()).into());
         }
         Ok(rel_err)
+    }
+}
+
+/// Uniform in -1..1, the same for each `stream` wherever it runs.
+fn random(len: usize, stream: u64) -> Vec<f32> {
+    const CHUNK: usize = 1 << 16;
+    let mut values = vec![0.0; len];
+    values.par_chunks_mut(CHUNK).enumerate().for_each(|(at, chunk)| {
+        let mut rng = StdRng::seed_from_u64(stream << 32 | at as u64);
+        chunk.iter_mut().for_each(|value| *value = rng.random_range(-1.0f32..1.0));
+    });
+    values
+}
+
+/// Bytes that may be had without swapping; where the system does not tell, enough for small layers.
+pub fn available_memory() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    kib.map_or(4 << 30, |kib| kib << 10)
+}
+
+fn first_not_finite(tensor: &Tensor) -> Option<usize> {
+    match tensor.values() {
+        Values::F32(v) => v.par_iter().position_first(|v| !v.is_finite()),
+        Values::F16(v) => v.par_iter().position_first(|v| !v.is_finite()),
+        Values::BF16(v) => v.par_iter().position_first(|v| !v.is_finite()),
+    }
+}
+
+/// Some elements as f32.
+fn widened(tensor: &Tensor, range: Range<usize>) -> Vec<f32> {
+    match tensor.values() {
+        Values::F32(v) => v[range].to_vec(),
+        Values::F16(v) => v[range].iter().map(|v| v.to_f32()).collect(),
+        Values::BF16(v) => v[range].iter().map(|v| v.to_f32()).collect(),
     }
 }
 
@@ -212,24 +284,17 @@ mod tests {
     use fractal::pattern::Named;
 
     /// A device that spoils the results of its sparse kernels.
-    struct Faulty {
-        device: Box<dyn Bench>,
-        fault: fn(&mut Vec<f32>),
-    }
+    struct Faulty<'a>(Box<dyn Operands + 'a>, fn(&mut Vec<f32>));
 
     struct FaultyRun(Box<dyn Run>, fn(&mut Vec<f32>));
 
-    impl Bench for Faulty {
-        fn name(&self) -> &'static str {
-            "faulty"
+    impl Operands for Faulty<'_> {
+        fn dense(&self) -> Result<Box<dyn Run>> {
+            self.0.dense()
         }
 
-        fn dense(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Run>> {
-            self.device.dense(w, x)
-        }
-
-        fn sparse(&self, pattern: &Pattern, pruned: &Pruned, x: &Tensor) -> Result<Box<dyn Run>> {
-            Ok(Box::new(FaultyRun(self.device.sparse(pattern, pruned, x)?, self.fault)))
+        fn sparse(&self, layer: fractal::Layer) -> Result<Box<dyn Run>> {
+            Ok(Box::new(FaultyRun(self.0.sparse(layer)?, self.1)))
         }
     }
 
@@ -238,10 +303,11 @@ mod tests {
             self.0.time(calls)
         }
 
-        fn result(&self) -> Result<Vec<f32>> {
-            let mut y = self.0.result()?;
-            self.1(&mut y);
-            Ok(y)
+        fn result(&self) -> Result<Tensor> {
+            let y = self.0.result()?;
+            let mut elements = y.to_f32();
+            self.1(&mut elements);
+            Ok(Tensor::from_f32(y.dtype(), 1, elements.len(), &elements)?)
         }
 
         fn kernel(&self) -> String {
@@ -252,11 +318,12 @@ mod tests {
     fn measure(dtype: DType, fault: fn(&mut Vec<f32>)) -> Result<Row> {
         let (n, k, m) = (48, 64, 24);
         let layer = Layer::random(Shape { n, k, m }, dtype)?;
-        let bench = Faulty { device: crate::device::open("cpu", 1)?, fault };
+        let bench = crate::device::open("cpu", 1)?;
+        let operands = Faulty(layer.operands(&*bench)?, fault);
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
-        let mut dense = layer.dense(&bench)?;
-        let pruned = layer.prune(&pattern)?;
-        layer.measure(&bench, &mut *dense, &pattern, &pruned, Effort { rounds: 1, min_time: Duration::ZERO })
+        let mut dense = layer.dense(&operands)?;
+        let prepared = layer.prepare(&*bench, &pattern)?;
+        layer.measure(&operands, &mut *dense, prepared, Effort { rounds: 1, min_time: Duration::ZERO })
     }
 
     #[test]

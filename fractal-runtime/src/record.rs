@@ -6,7 +6,7 @@ use fractal_dsl::pattern::Packed;
 use fractal_sched::execute::Slots;
 use fractal_sched::loop_ir::TileId;
 use fractal_sched::{ExecuteError, LoopIr, Machine, Tables, execute};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Rows that keep the same columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,7 @@ pub struct RecordedTile {
 pub fn record_tiles(ir: &LoopIr, packed: &Packed<f32>) -> Result<Vec<RecordedTile>, ExecuteError> {
     let mut recorder = Recorder { slots: packed.values.len(), ..Recorder::default() };
     execute(ir, &Tables::of(packed), 1, &mut recorder)?;
-    let mut open: Vec<TileId> = recorder.accumulators.keys().copied().collect();
-    open.sort_unstable();
+    let open: Vec<TileId> = recorder.accumulators.keys().copied().collect();
     open.into_iter().for_each(|acc| recorder.close(acc));
     let rows = std::mem::take(&mut recorder.elements).into_iter().map(|(n, mut columns)| {
         columns.sort_unstable_by_key(|&(k, _)| k);
@@ -56,15 +55,23 @@ struct Open {
 #[derive(Default)]
 struct Recorder {
     slots: usize,
-    /// The row of X in each row of a condensed tile.
-    condensed: HashMap<TileId, BTreeMap<usize, u32>>,
-    accumulators: HashMap<TileId, Open>,
+    /// The row of X in each row of a condensed tile; of every tile, by its number.
+    condensed: Vec<Vec<Option<u32>>>,
+    accumulators: BTreeMap<TileId, Open>,
     finished: Vec<RecordedTile>,
     /// Of kernels in scalar form: (k, slot) of each row.
     elements: BTreeMap<u32, Vec<(u32, usize)>>,
 }
 
 impl Recorder {
+    fn condensed(&mut self, tile: TileId) -> &mut Vec<Option<u32>> {
+        let at = tile.0 as usize;
+        if self.condensed.len() <= at {
+            self.condensed.resize(at + 1, Vec::new());
+        }
+        &mut self.condensed[at]
+    }
+
     fn close(&mut self, acc: TileId) {
         let Some(open) = self.accumulators.remove(&acc).filter(|o| o.columns.iter().any(Option::is_some)) else {
             return;
@@ -78,12 +85,16 @@ impl Recorder {
 impl Machine for Recorder {
     fn tile(&mut self, tile: TileId, _rows: usize, _columns: usize) -> Result<(), ExecuteError> {
         self.close(tile);
-        self.condensed.insert(tile, BTreeMap::new());
+        self.condensed(tile).clear();
         Ok(())
     }
 
     fn condense(&mut self, tile: TileId, row: usize, k: usize, _m: usize, _columns: usize) -> Result<(), ExecuteError> {
-        self.condensed.entry(tile).or_default().insert(row, k as u32);
+        let rows = self.condensed(tile);
+        if rows.len() <= row {
+            rows.resize(row + 1, None);
+        }
+        rows[row] = Some(k as u32);
         Ok(())
     }
 
@@ -91,10 +102,10 @@ impl Machine for Recorder {
         let open = self.accumulators.entry(acc).or_default();
         // Several multiplications onto one accumulator differ in their columns; the base goes with those.
         open.row_slots = Slots::places(&weights.rows);
-        let condensed = self.condensed.get(&x);
+        let condensed = self.condensed.get(x.0 as usize);
         for (position, place) in Slots::places(&weights.columns).into_iter().enumerate() {
-            let k = condensed.and_then(|rows| rows.get(&position));
-            open.columns.push(k.map(|&k| (k, weights.base + place)));
+            let k = condensed.and_then(|rows| rows.get(position).copied().flatten());
+            open.columns.push(k.map(|k| (k, weights.base + place)));
         }
         Ok(())
     }

@@ -179,12 +179,20 @@ impl Stream {
     /// # Errors
     /// [`CudaError::Driver`].
     pub fn zero(&self, buffer: &Buffer) -> Result<(), CudaError> {
+        self.fill(buffer, 0)
+    }
+
+    /// Sets all bytes of a buffer to `byte`. The host does not wait.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), CudaError> {
         self.touch(buffer)?;
         if buffer.bytes() == 0 {
             return Ok(());
         }
         // SAFETY: the range is the buffer's own, which lives until this stream is done with it (`touch`).
-        unsafe { result::memset_d8_async(buffer.pointer(), 0, buffer.bytes(), self.raw().cu_stream()) }
+        unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.bytes(), self.raw().cu_stream()) }
             .driver("fill a buffer")
     }
 

@@ -7,7 +7,6 @@ use crate::record::RecordedTile;
 use fractal_dsl::Intrinsic;
 use fractal_sched::codegen::KernelConfig;
 use fractal_sched::codegen::tables::{NOTHING, position_place, position_words, weight_place};
-use std::collections::BTreeMap;
 
 /// The tables of one weight, in the order that `tables` of the generator says.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,13 +93,14 @@ fn blocks(tiles: &[RecordedTile], rows: usize, together: bool) -> Vec<Block<'_>>
         block.parts.push(Part { tile, from: 0, len: tile.rows.len() });
     }
     blocks.extend(open);
+    let mut used = Vec::new();
     for block in &mut blocks {
         if block.parts.len() > 1 {
-            let mut union: Vec<u32> =
-                block.parts.iter().flat_map(|p| p.tile.columns.iter().flatten().map(|c| c.0)).collect();
-            union.sort_unstable();
-            union.dedup();
-            block.columns = union.into_iter().map(Some).collect();
+            let kept = || block.parts.iter().flat_map(|p| p.tile.columns.iter().flatten().map(|c| c.0));
+            used.resize(kept().max().map_or(0, |last| last as usize + 1), false);
+            kept().for_each(|k| used[k as usize] = true);
+            block.columns = (0..).zip(&used).filter(|(_, used)| **used).map(|(k, _)| Some(k)).collect();
+            used.clear();
         } else if block.columns.is_empty() {
             block.columns = block.parts[0].tile.columns.iter().map(|c| c.map(|(k, _)| k)).collect();
         }
@@ -163,16 +163,19 @@ fn fill_dense(config: &KernelConfig, block: &Block<'_>, packed: &[f32], first_st
         out.values[at] = value;
     };
     let shared = block.parts.len() > 1;
-    let place: BTreeMap<u32, usize> = if shared {
-        block.columns.iter().enumerate().filter_map(|(at, k)| k.map(|k| (k, at))).collect()
-    } else {
-        BTreeMap::new()
-    };
+    // Of each column, its position in a union.
+    let mut place = Vec::new();
+    if shared {
+        place.resize(block.columns.last().copied().flatten().map_or(0, |last| last as usize + 1), 0);
+        for (at, k) in block.columns.iter().enumerate().filter_map(|(at, k)| k.map(|k| (at, k))) {
+            place[k as usize] = at;
+        }
+    }
     let mut top = 0;
     for part in &block.parts {
         for (position, column) in part.tile.columns.iter().enumerate() {
             let Some((k, slot)) = column else { continue };
-            let at = if shared { place[k] } else { position };
+            let at = if shared { place[*k as usize] } else { position };
             for (r, row_slot) in part.tile.row_slots[part.from..part.from + part.len].iter().enumerate() {
                 put(top + r, at, packed[slot + row_slot]);
             }
