@@ -14,8 +14,10 @@ fn generated_kernels_are_as_before() {
         tokens: 128,
         step: 16,
         stages: 4,
+        split: 1,
         vector: 4,
         output: Layout::FeatureMajor,
+        runs: false,
         stored_zeros: false,
         epilogue: vec![],
     };
@@ -36,7 +38,13 @@ fn generated_kernels_are_as_before() {
             "wgmma",
             "tw:128",
             0.25,
-            KernelConfig { intrinsic: Intrinsic::Wgmma, tokens: 256, stages: 4, epilogue: bias_gelu, ..half.clone() },
+            KernelConfig { intrinsic: Intrinsic::Wgmma, tokens: 256, stages: 4, runs: true, epilogue: bias_gelu, ..half.clone() },
+        ),
+        (
+            "wgmma_split",
+            "tw:64",
+            0.25,
+            KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 64, tokens: 256, split: 2, stored_zeros: true, ..half.clone() },
         ),
         (
             "wgmma_sp",
@@ -72,8 +80,10 @@ fn configurations_that_are_no_kernels_are_refused() {
         tokens: 128,
         step: 32,
         stages: 3,
+        split: 1,
         vector: 4,
         output: Layout::FeatureMajor,
+        runs: false,
         stored_zeros: false,
         epilogue: vec![],
     };
@@ -86,6 +96,6 @@ fn configurations_that_are_no_kernels_are_refused() {
         "vector: expected a power of two of at most 16 bytes, found 16"
     );
     assert!(
-        error(&KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 64, ..half }).starts_with("wgmma: expected 128 rows")
+        error(&KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 32, ..half }).starts_with("wgmma: expected 128 rows")
     );
 }

@@ -1,7 +1,10 @@
 //! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
 
+use super::choose::{self, Load};
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
-use super::{Arg, Buffer, CudaDevice, CudaError, Kernel, KernelInfo, LaunchShape, Options, Source, Stream};
+use super::{
+    Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle, TensorMap,
+};
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
 use crate::cpu::Values;
 use crate::error::Error;
@@ -18,7 +21,7 @@ use fractal_sched::loop_ir::{Expr, Stmt};
 use fractal_sched::{Form, LoopIr};
 use half::{bf16, f16};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// One NVIDIA GPU.
 #[derive(Clone, Debug)]
@@ -107,26 +110,40 @@ impl KernelPlan {
             tokens,
             step,
             stages,
+            split: 1,
             vector,
             output: self.gemm.output(),
+            runs: false,
             stored_zeros,
             epilogue: self.gemm.steps().to_vec(),
         }
     }
 
-    /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 128 rows, tokens by eights.
-    pub fn hopper_config(&self, rows: usize, stored_zeros: bool, tokens: usize) -> Option<KernelConfig> {
+    /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
+    /// stages as fit.
+    /// `runs`: the rows of each 64 of a tile follow one another.
+    pub fn hopper_config(
+        &self,
+        rows: usize,
+        [runs, stored_zeros]: [bool; 2],
+        tokens: usize,
+        split: usize,
+    ) -> Option<KernelConfig> {
         let intrinsic = match self.intrinsic {
             Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
             Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
             _ => return None,
         };
-        let config = KernelConfig {
-            intrinsic,
-            stages: if tokens == 256 { 4 } else { 6 },
-            ..self.config(rows, stored_zeros, tokens, 8)
-        };
-        config.check().is_ok().then_some(config)
+        let base = self.config(rows, stored_zeros, tokens, 8);
+        let with = |stages| KernelConfig { intrinsic, stages, split, runs: runs && !stored_zeros, ..base.clone() };
+        (3..=6).rev().map(with).find(|config| config.check().is_ok())
+    }
+
+    /// Every Hopper configuration on tables of so many rows.
+    pub fn hopper_configs(&self, rows: usize, traits: [bool; 2]) -> impl Iterator<Item = KernelConfig> + '_ {
+        [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
+            [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
+        })
     }
 
     /// The source of a configuration.
@@ -211,16 +228,31 @@ pub struct CudaWeight {
     stream: Stream,
     rows: usize,
     stored_zeros: bool,
+    runs: bool,
     waste: f64,
-    blocks: usize,
+    load: Load,
     values: Buffer,
     positions: Option<Buffer>,
     columns: Buffer,
     begin: Buffer,
     row_list: Buffer,
-    kernels: Mutex<HashMap<(Intrinsic, usize, usize), Kernel>>,
+    kernels: Mutex<HashMap<KernelConfig, Kernel>>,
+    /// By tokens: what a call needs besides its operands.
+    calls: RwLock<HashMap<usize, Arc<Call>>>,
     transpose: Mutex<Option<Kernel>>,
 }
+
+/// The kernel and the shape of the launch for one number of tokens.
+struct Call {
+    kernel: Kernel,
+    /// Tokens of a box of Y, where the copy engine stores it.
+    chunk: usize,
+    parameters: Vec<Parameter>,
+    shape: LaunchShape,
+}
+
+/// Numbers of tokens whose calls are remembered.
+const MOST_CALLS: usize = 4096;
 
 /// The operands of one call on the device, in the GEMM's layouts.
 #[derive(Clone, Debug)]
@@ -236,6 +268,9 @@ pub struct DeviceInputs<'a> {
     /// Tokens.
     pub m: usize,
 }
+
+/// Up to so many tokens `mma_sync` with narrow tiles is better than Hopper's kernels.
+const DECODE_TOKENS: usize = 32;
 
 /// Values in their storage type on the device.
 fn upload_values(stream: &Stream, values: &[f32], dtype: DType) -> Result<Buffer, CudaError> {
@@ -286,14 +321,20 @@ impl CudaWeight {
         Ok(CudaWeight {
             rows,
             stored_zeros,
+            runs: tables.runs(rows, plan.pattern.n()),
             waste: *waste,
-            blocks: tables.blocks(),
+            load: Load {
+                tiles: tables.blocks(),
+                steps: begin.last().copied().unwrap_or(0) as usize,
+                longest: begin.windows(2).map(|b| b[1] - b[0]).max().unwrap_or(0) as usize,
+            },
             values: upload_values(&stream, values, plan.gemm.dtype())?,
             positions: if sparse { Some(stream.upload(positions)?) } else { None },
             columns: stream.upload(columns)?,
             begin: stream.upload(begin)?,
             row_list: stream.upload(row_list)?,
             kernels: Mutex::new(HashMap::new()),
+            calls: RwLock::new(HashMap::new()),
             transpose: Mutex::new(None),
             device: device.clone(),
             plan,
@@ -314,12 +355,9 @@ impl CudaWeight {
     /// The configuration that runs for m tokens.
     pub fn config(&self, m: usize) -> KernelConfig {
         let dtype = self.plan.gemm.dtype();
-        let enough = |tokens: usize| self.blocks * m.div_ceil(tokens) >= self.device.info().sm_count as usize;
-        if m.is_multiple_of(8) && m >= 128 {
-            let tokens = if enough(256) { 256 } else { 128 };
-            if let Some(config) =
-                self.plan.hopper_config(self.rows, self.stored_zeros, tokens).filter(|_| enough(tokens))
-            {
+        if m.is_multiple_of(8) && m > DECODE_TOKENS {
+            let configs = self.plan.hopper_configs(self.rows, [self.runs, self.stored_zeros]);
+            if let Some(config) = choose::cheapest(configs, self.load, m, self.device.info().sm_count as usize) {
                 return config;
             }
         }
@@ -332,7 +370,7 @@ impl CudaWeight {
     fn tokens(&self, m: usize) -> usize {
         let choices: &[usize] = if self.plan.intrinsic == Intrinsic::Ffma { &[128, 64] } else { &[128, 64, 32, 16] };
         let enough = self.device.info().sm_count as usize;
-        let fits = |tokens: usize| tokens < 2 * m.max(1) && self.blocks * m.div_ceil(tokens) >= enough;
+        let fits = |tokens: usize| tokens < 2 * m.max(1) && self.load.tiles * m.div_ceil(tokens) >= enough;
         let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
         choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least)
     }
@@ -346,16 +384,64 @@ impl CudaWeight {
     }
 
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
-        let key = (config.intrinsic, config.tokens, config.vector);
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = kernels.get(&key) {
+        if let Some(kernel) = kernels.get(config) {
             return Ok(kernel.clone());
         }
         let layout = |reason| Error::Layout { kernel: config.name(), reason };
         let generated = self.plan.source(config).map_err(layout)?;
         let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
-        kernels.insert(key, kernel.clone());
+        kernels.insert(config.clone(), kernel.clone());
         Ok(kernel)
+    }
+
+    /// What a call for m tokens needs, made when it is first needed.
+    fn call(&self, m: usize) -> Result<Arc<Call>, Error> {
+        if let Some(call) = self.calls.read().unwrap_or_else(PoisonError::into_inner).get(&m) {
+            return Ok(Arc::clone(call));
+        }
+        let config = self.config(m);
+        let tokens = m.div_ceil(config.tokens);
+        if m >= 1 << 31 || tokens > 65_535 {
+            return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
+        }
+        let grid = if config.is_hopper() {
+            let teams = (self.device.info().sm_count as usize / config.split).max(1);
+            let items = self.load.tiles * tokens;
+            // Blocks that share a tile take one each; others are persistent.
+            let teams = if config.split > 1 { items } else { items.min(teams) };
+            [(teams * config.split) as u32, 1, 1]
+        } else {
+            [self.load.tiles as u32, tokens as u32, 1]
+        };
+        let call = Arc::new(Call {
+            kernel: self.kernel_for(&config)?,
+            chunk: if config.runs { config.chunk() } else { 0 },
+            parameters: parameters(&config),
+            shape: LaunchShape {
+                grid,
+                block: [config.threads() as u32, 1, 1],
+                shared: config.shared_bytes() as u32,
+                overlap: config.is_hopper(),
+            },
+        });
+        let mut calls = self.calls.write().unwrap_or_else(PoisonError::into_inner);
+        if calls.len() >= MOST_CALLS {
+            calls.clear();
+        }
+        Ok(Arc::clone(calls.entry(m).or_insert(call)))
+    }
+
+    /// Y for the copy engine: boxes of 64 rows and `chunk` tokens.
+    fn y_map(&self, y: &Buffer, m: usize, chunk: usize) -> Result<TensorMap, CudaError> {
+        let element = if self.plan.gemm.dtype() == DType::F16 { Element::F16 } else { Element::Bf16 };
+        let swizzle = match chunk {
+            16 => Swizzle::B32,
+            32 => Swizzle::B64,
+            _ => Swizzle::B128,
+        };
+        let (n, m) = (self.plan.pattern.n() as u64, m as u64);
+        TensorMap::matrix(y, element, [n, m], m, [64, chunk as u32], swizzle)
     }
 
     /// X[m, k] as X[k, m], in a buffer of the stream's.
@@ -412,48 +498,31 @@ impl CudaWeight {
         }
         inputs.bias.iter().try_for_each(|b| short("bias", b, n * 4))?;
         inputs.residual.iter().try_for_each(|r| short("residual", r, n * m * element))?;
-        let config = self.config(m);
-        let tokens = m.div_ceil(config.tokens);
-        if m >= 1 << 31 || tokens > 65_535 {
-            return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
-        }
-        let kernel = self.kernel_for(&config)?;
+        let call = self.call(m)?;
         let turned = match gemm.input() {
             Layout::FeatureMajor => None,
             Layout::TokenMajor => Some(self.turn(stream, inputs.x, m)?),
         };
-        let arguments: Vec<Arg<'_>> = parameters(&config)
-            .into_iter()
-            .map(|parameter| match parameter {
-                Parameter::X => Arg::Buffer(turned.as_ref().unwrap_or(inputs.x)),
-                Parameter::Y => Arg::Buffer(inputs.y),
-                Parameter::Values => Arg::Buffer(&self.values),
-                Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
-                Parameter::Columns => Arg::Buffer(&self.columns),
-                Parameter::Begin => Arg::Buffer(&self.begin),
-                Parameter::Rows => Arg::Buffer(&self.row_list),
-                Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
-                Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
-                Parameter::Tiles => Arg::I32(self.blocks as i32),
-                Parameter::N => Arg::I32(n as i32),
-                Parameter::M => Arg::I32(m as i32),
-            })
-            .collect();
-        let persistent = config.is_hopper();
-        let grid = if persistent {
-            [(self.blocks * tokens).min(self.device.info().sm_count as usize) as u32, 1, 1]
-        } else {
-            [self.blocks as u32, tokens as u32, 1]
+        let map = if call.chunk > 0 { Some(self.y_map(inputs.y, m, call.chunk)?) } else { None };
+        let argument = |parameter: &Parameter| match *parameter {
+            Parameter::YMap => map.as_ref().map_or(Arg::Buffer(inputs.y), Arg::TensorMap),
+            Parameter::X => Arg::Buffer(turned.as_ref().unwrap_or(inputs.x)),
+            Parameter::Y => Arg::Buffer(inputs.y),
+            Parameter::Values => Arg::Buffer(&self.values),
+            Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
+            Parameter::Columns => Arg::Buffer(&self.columns),
+            Parameter::Begin => Arg::Buffer(&self.begin),
+            Parameter::Rows => Arg::Buffer(&self.row_list),
+            Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
+            Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
+            Parameter::Tiles => Arg::I32(self.load.tiles as i32),
+            Parameter::N => Arg::I32(n as i32),
+            Parameter::M => Arg::I32(m as i32),
         };
-        let shape = LaunchShape {
-            grid,
-            block: [config.threads() as u32, 1, 1],
-            shared: config.shared_bytes() as u32,
-            overlap: false,
-        };
+        let arguments: Vec<Arg<'_>> = call.parameters.iter().map(argument).collect();
         // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
         // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
-        unsafe { kernel.launch(stream, &shape, &arguments)? };
+        unsafe { call.kernel.launch(stream, &call.shape, &arguments)? };
         Ok(())
     }
 }
@@ -469,7 +538,7 @@ impl KernelPlan {
         let efficiency = match (self.intrinsic, self.hopper && self.gemm.output() == Layout::FeatureMajor) {
             (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
             (_, false) => [0.25, 0.45, 0.75, 1.0],
-            (_, true) => [0.15, 0.3, 0.55, 1.0],
+            (_, true) => [0.15, 0.3, 0.72, 1.0],
         };
         choose_rows(tiles, self.pattern.n(), efficiency)
     }

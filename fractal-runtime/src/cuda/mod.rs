@@ -37,6 +37,7 @@
 
 mod backend;
 mod cache;
+mod choose;
 mod cubin;
 mod cublaslt;
 mod device;

@@ -31,6 +31,17 @@ impl DeviceTiles {
         self.begin.len().saturating_sub(1)
     }
 
+    /// Whether, in every block of `rows` rows, the rows of each 64 follow one another, and there are 64 of them or W ends.
+    pub fn runs(&self, rows: usize, n: usize) -> bool {
+        self.rows.chunks(rows).flat_map(|block| block.chunks(64)).all(|run| {
+            let there = run.iter().take_while(|&&r| r != NOTHING).count();
+            let first = run[0] as usize;
+            run[..there].iter().enumerate().all(|(i, &r)| r as usize == first + i)
+                && run[there..].iter().all(|&r| r == NOTHING)
+                && (there == 64 || there == 0 || first + there == n)
+        })
+    }
+
     /// Bytes on the device with `element` bytes a value.
     pub fn bytes(&self, element: usize) -> usize {
         self.values.len() * element

@@ -5,6 +5,9 @@ use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use std::fmt;
 
+/// Shared memory that a block of Hopper may have.
+const SHARED_BYTES: usize = 227 * 1024;
+
 /// Tile sizes and choices of one CUDA kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelConfig {
@@ -20,10 +23,15 @@ pub struct KernelConfig {
     pub step: usize,
     /// Steps in flight from global to shared memory.
     pub stages: usize,
+    /// Blocks, a cluster, that share the steps of a tile: Hopper's kernels alone, 1 elsewhere.
+    pub split: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
     /// Layout of Y and of residuals.
     pub output: Layout,
+    /// Whether the rows of each half of a tile follow one another in Y, so that Hopper's kernels leave stores to the copy
+    /// engine.
+    pub runs: bool,
     /// Whether tiles store zeros of elements that the pattern drops.
     pub stored_zeros: bool,
     /// What follows the multiplication.
@@ -82,8 +90,13 @@ impl KernelConfig {
 
     /// Dynamic shared memory a block, bytes.
     pub fn shared_bytes(&self) -> usize {
-        let extra = if self.is_hopper() { wgmma::STAGING_BYTES + wgmma::BARRIER_BYTES } else { 0 };
+        let extra = if self.is_hopper() { wgmma::staging_bytes(self) + wgmma::BARRIER_BYTES } else { 0 };
         self.stages * self.stage_bytes() + extra
+    }
+
+    /// Of Hopper's kernels: tokens that a warp or warpgroup stores at a time.
+    pub fn chunk(&self) -> usize {
+        wgmma::chunk(self)
     }
 
     /// Bias operands of the epilogue.
@@ -100,7 +113,9 @@ impl KernelConfig {
     pub fn name(&self) -> String {
         let intrinsic = self.intrinsic.name();
         let covered = if self.stored_zeros { "_covered" } else { "" };
-        format!("gemm_{intrinsic}_{}_{}x{}x{}{covered}", self.dtype, self.rows, self.tokens, self.step)
+        let runs = if self.runs { "_runs" } else { "" };
+        let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
+        format!("gemm_{intrinsic}_{}_{}x{}x{}{split}{runs}{covered}", self.dtype, self.rows, self.tokens, self.step)
     }
 
     /// What keeps this record from being a kernel.
@@ -135,6 +150,9 @@ impl KernelConfig {
         if !steps.contains(&self.step) {
             return wrong("step", "one that the instruction's depth divides", self.step);
         }
+        if self.split != 1 || self.runs {
+            return wrong("split, runs", "1, false", self.split);
+        }
         if !(2..=8).contains(&self.stages) {
             return wrong("stages", "2 to 8", self.stages);
         }
@@ -147,16 +165,23 @@ impl KernelConfig {
 
 impl KernelConfig {
     fn check_wgmma(&self) -> Result<(), String> {
-        let tile = (self.rows, self.tokens, self.step, self.vector);
-        let fits = self.rows == 128 && [128, 256].contains(&self.tokens) && self.step == 64 && self.vector == 8;
-        if !fits || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
+        let tokens: &[usize] = if self.rows == 128 { &[64, 128, 256] } else { &[128, 256, 512] };
+        let fits = [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
+        let split = [1, 2, 4].contains(&self.split);
+        if !fits || !split || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
             return Err(format!(
-                "{}: expected 128 rows, 128 or 256 tokens, steps of 64, vectors of 8, feature-major results, \
-                 found {tile:?}, {:?}, {} stages",
+                "{}: expected 128 rows and 64, 128 or 256 tokens or 64 rows and 128, 256 or 512 tokens, steps of 64, \
+                 vectors of 8, 1, 2 or 4 blocks a tile, feature-major results, found {:?}, {} stages, {self}",
                 self.intrinsic.name(),
                 self.output,
                 self.stages
             ));
+        }
+        if self.runs && self.stored_zeros {
+            return Err("runs: expected none where stored zeros may need a repair of what is stored".into());
+        }
+        if self.shared_bytes() > SHARED_BYTES {
+            return Err(format!("shared memory: expected at most {SHARED_BYTES} bytes, found {}", self.shared_bytes()));
         }
         Ok(())
     }
@@ -181,6 +206,9 @@ impl fmt::Display for KernelConfig {
             self.shared_bytes(),
             self.vector
         )?;
+        if self.split > 1 {
+            write!(f, ", {} blocks a tile", self.split)?;
+        }
         for step in &self.epilogue {
             write!(f, " | {step}")?;
         }

@@ -28,6 +28,8 @@ pub enum Parameter {
     X,
     /// Y.
     Y,
+    /// Y as a map of boxes for the copy engine: 64 rows by [`KernelConfig::chunk`] tokens.
+    YMap,
     /// Packed values, step by step.
     Values,
     /// Of 2-of-4 kernels: positions, step by step.
@@ -52,7 +54,8 @@ pub enum Parameter {
 
 /// The parameters of a kernel.
 pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
-    let mut parameters = vec![Parameter::X, Parameter::Y, Parameter::Values];
+    let y = if config.runs { Parameter::YMap } else { Parameter::Y };
+    let mut parameters = vec![Parameter::X, y, Parameter::Values];
     if config.position_bytes() > 0 {
         parameters.push(Parameter::Positions);
     }
@@ -70,6 +73,7 @@ fn declaration(parameter: Parameter) -> String {
     match parameter {
         Parameter::X => "const T* __restrict__ x".into(),
         Parameter::Y => "T* __restrict__ y".into(),
+        Parameter::YMap => "const __grid_constant__ TensorMap y_map".into(),
         Parameter::Values => "const T* __restrict__ values".into(),
         Parameter::Positions => "const unsigned* __restrict__ positions".into(),
         Parameter::Columns => "const int* __restrict__ columns".into(),
@@ -149,11 +153,7 @@ fn constants(config: &KernelConfig) -> String {
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
-        format!(
-            "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions\nconstexpr unsigned STAGING_BYTES = {};\n",
-            config.stage_bytes(),
-            wgmma::STAGING_BYTES
-        )
+        wgmma::constants(config)
     } else {
         format!("constexpr int WARP_ROWS = {warp_rows};\nconstexpr int WARP_TOKENS = {warp_tokens};\n")
     };
@@ -173,9 +173,10 @@ constexpr int W_STAGE = ROWS * STORED;
 }
 
 fn signature(config: &KernelConfig, name: &str) -> String {
+    let cluster = if config.split > 1 { "__cluster_dims__(SPLIT, 1, 1) " } else { "" };
     let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
     format!(
-        "extern \"C\" __global__ void __launch_bounds__(THREADS, 1)\n{name}(\n    {}) {{",
+        "extern \"C\" __global__ void {cluster}__launch_bounds__(THREADS, 1)\n{name}(\n    {}) {{",
         declarations.join(",\n    ")
     )
 }

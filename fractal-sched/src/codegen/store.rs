@@ -37,10 +37,10 @@ __device__ __noinline__ float exact(
     )
 }
 
-/// The epilogue on `v`, with `n_row` and `at` known.
-pub(super) fn steps(config: &KernelConfig, indent: &str) -> String {
+/// The epilogue on `v`, with `at` known; the bias is `biasN` and then `bias`, an index or a name's end.
+pub(super) fn steps(config: &KernelConfig, indent: &str, bias: &str) -> String {
     let step = |step: &EpilogueStep| match step {
-        EpilogueStep::Bias(number) => format!("{indent}v += bias{number}[n_row];\n"),
+        EpilogueStep::Bias(number) => format!("{indent}v += bias{number}{bias};\n"),
         EpilogueStep::Residual(number) => format!("{indent}v += to_float(residual{number}[at]);\n"),
         EpilogueStep::Relu => format!("{indent}v = relu(v);\n"),
         EpilogueStep::Gelu if config.dtype == DType::F32 => format!("{indent}v = gelu(v);\n"),
@@ -58,7 +58,7 @@ fn finish(config: &KernelConfig) -> String {
         Layout::FeatureMajor => "(size_t)n_row * m + token",
         Layout::TokenMajor => "(size_t)token * n + n_row",
     };
-    let steps = steps(config, "        ");
+    let steps = steps(config, "        ", "[n_row]");
     let exact = if config.stored_zeros {
         "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
     } else {

@@ -58,8 +58,10 @@ mod tests {
                     tokens: 128,
                     step,
                     stages: 3,
+                    split: 1,
                     vector: 8,
                     output: Layout::FeatureMajor,
+                    runs: false,
                     stored_zeros: false,
                     epilogue: vec![],
                 };

@@ -1,29 +1,72 @@
-//! `wgmma` and `wgmma_sp`: m64nNk16, or m64nNk32 with 2 of 4 kept, on f16 or bf16; Hopper alone. One persistent block a multiprocessor: two warpgroups multiply, each 64
-//! rows of the tile, and one warpgroup copies. Weights come as swizzled images by bulk copies; each kept row of X comes by
-//! `cp.async`, 16 bytes a lane, straight into the swizzled B tile, so that nothing but the row's number differs from a dense
-//! kernel. Barriers say when a stage is full (copies of 128 threads and the bulk copy) and when it is empty (8 warps).
+//! `wgmma` and `wgmma_sp`: m64nNk16, or m64nNk32 with 2 of 4 kept, on f16 or bf16; Hopper alone.
+//!
+//! One persistent block a multiprocessor: two warpgroups multiply and one warpgroup copies. Of a tile of 128 rows each
+//! multiplying warpgroup has 64; of one of 64 rows each has half of the tokens. Weights come as swizzled images by bulk
+//! copies; each kept row of X comes by `cp.async`, 16 bytes a lane, straight into the swizzled B tile, so that nothing but
+//! the row's number differs from a dense kernel. Barriers say when a stage is full (copies of 128 threads and the bulk
+//! copy) and when it is empty (8 warps).
+//!
+//! Few tiles: a cluster of `split` blocks shares the steps of a tile; then each block gets the sums of its part of the
+//! tokens from all, in the order of their ranks, through distributed shared memory.
+//!
+//! What a tile needs besides its steps (its place, its rows, its bias) is fetched before its first multiplication, so that
+//! the epilogue waits for nothing.
 
 use super::KernelConfig;
 use super::store::steps;
 use fractal_dsl::{DType, Intrinsic};
 
-/// Bytes of staging: 16 rows x 64 tokens of each multiplying warp.
-pub(super) const STAGING_BYTES: usize = 8 * 16 * 64 * 2;
 /// Bytes of barriers, and what the first stage may lose to its alignment.
 pub(super) const BARRIER_BYTES: usize = 128 + 1024;
 
+/// Tokens of a multiplying warpgroup.
+pub(super) fn group_tokens(config: &KernelConfig) -> usize {
+    if config.rows == 128 { config.tokens } else { config.tokens / 2 }
+}
+
+/// Tokens that a warp stages at a time for its stores.
+pub(super) fn chunk(config: &KernelConfig) -> usize {
+    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X.
+    let most = if config.tokens == 512 { 16 } else { 64 };
+    (group_tokens(config) / config.split).min(most)
+}
+
+/// Bytes of staging: 16 rows of each multiplying warp, twice.
+pub(super) fn staging_bytes(config: &KernelConfig) -> usize {
+    8 * 2 * 16 * chunk(config) * 2
+}
+
+/// Constants of these kernels alone.
+pub(super) fn constants(config: &KernelConfig) -> String {
+    format!(
+        "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
+constexpr unsigned STAGING_BYTES = {};
+constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
+constexpr int SPLIT = {};            // blocks that share the steps of a tile
+constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
+constexpr int CHUNK = {};           // tokens a warp stages at a time
+constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+",
+        config.stage_bytes(),
+        staging_bytes(config),
+        group_tokens(config),
+        config.split,
+        chunk(config),
+    )
+}
+
 /// Everything between the signature and the end of the kernel.
 pub(super) fn body(config: &KernelConfig) -> String {
-    [place().into(), producer(config), consumer(config), epilogue(config)].concat()
+    [place(), producer(config), consumer(config), reduction(config).into(), epilogue(config)].concat()
 }
 
 /// The instruction for this number of tokens and type: `acc[64 x TOKENS] (+)= a b`.
 pub(super) fn instruction(config: &KernelConfig) -> String {
-    let registers = config.tokens / 2;
+    let tokens = group_tokens(config);
+    let registers = tokens / 2;
     let dtype = if config.dtype == DType::F16 { "f16" } else { "bf16" };
     let list = |f: &dyn Fn(usize) -> String| (0..registers).map(f).collect::<Vec<_>>().join(", ");
     let (places, operands) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+f\"(d[{i}])")));
-    let tokens = config.tokens;
     if config.intrinsic == Intrinsic::Wgmma {
         return format!(
             "// d[64 x {tokens}] = a[64 x 16] b[16 x {tokens}] (+ d where `accumulate`); a is K-major, b is token-major.
@@ -60,12 +103,14 @@ __device__ __forceinline__ void multiply(
     )
 }
 
-fn place() -> &'static str {
+fn place() -> String {
     "    extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    // The next kernel of the stream may take multiprocessors as they become free.
+    dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 128 + 1);
@@ -74,30 +119,39 @@ fn place() -> &'static str {
         barrier_init_done();
     }
     __syncthreads();
-    // parallel for tile, mo: the blocks of the grid take items in turn, long tiles first.
+    // parallel for tile, mo: long tiles first; blocks take items in turn, there and back, so that each gets as much.
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const int items = tiles * token_tiles;
+    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    auto item_of = [&](int turn) { return turn * teams + (turn % 2 ? teams - 1 - team : team); };
+    struct Range {
+        int first, last;
+    };
+    // This block's steps of an item.
+    auto steps_of = [&](int item) {
+        if (item >= items) return Range{0, 0};
+        const int first = load_now(begin + item / token_tiles), all = load_now(begin + item / token_tiles + 1) - first;
+        return Range{first + all * rank / SPLIT, first + all * (rank + 1) / SPLIT};
+    };
 
 "
+    .into()
 }
 
 fn producer(config: &KernelConfig) -> String {
-    // A warp copies 16 of a step's 64 rows; its lanes cover 256 tokens of one row or 128 of two.
-    let (rows_at_once, lanes) = if config.tokens == 256 { (1, "lane") } else { (2, "lane % 16") };
-    let (second_row, row_bytes, swizzle) =
-        if rows_at_once == 2 { (" + lane / 16 * 128", 256, "((2 * i + lane / 16) & 7)") } else { ("", 128, "(i & 7)") };
     let (w_bytes, positions) = if config.intrinsic == Intrinsic::WgmmaSp {
         (
             "W_STAGE * 2 + P_STAGE * 4",
-            "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
+            "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
         )
     } else {
         ("W_STAGE * 2", "")
     };
-    let second = if rows_at_once == 2 { " + lane / 16" } else { "" };
     format!(
         "    if (group == 2) {{
         give_registers<56>();
+        // A warp copies 16 of a step's 64 rows; its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, PARTS = (TOKENS + 255) / 256;
         int stage = 0;
         unsigned phase = 0;
         // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
@@ -106,59 +160,63 @@ fn producer(config: &KernelConfig) -> String {
         struct Rows {{
             unsigned offset, there;
         }};
-        auto fetch = [&](int first, int steps, int step) {{
-            const int mine = step + lane / 16;
-            const int k = mine < steps ? __ldg(columns + (size_t)(first + mine) * STEP + warp * 16 + lane % 16) : -1;
+        auto fetch = [&](Range range, int step) {{
+            const int mine = range.first + step + lane / 16;
+            const int k = mine < range.last ? __ldg(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
             return Rows{{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)}};
         }};
-        int item = blockIdx.x, first = 0, steps = 0;
-        if (item < items) {{
-            first = begin[item / token_tiles];
-            steps = begin[item / token_tiles + 1] - first;
-        }}
-        Rows near = fetch(first, steps, 0), far = fetch(first, steps, 2);
-        while (item < items) {{
-            const int next = item + gridDim.x;
-            int next_first = 0, next_steps = 0;
-            if (next < items) {{
-                next_first = begin[next / token_tiles];
-                next_steps = begin[next / token_tiles + 1] - next_first;
-            }}
+        int turn = 0;
+        Range range = steps_of(item_of(0));
+        Rows near = fetch(range, 0), far = fetch(range, 2);
+        const int sub = lane / LANES;
+        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        // X is what the kernel before may have written.
+        dependency_wait();
+        for (int item = item_of(0); item < items; item = item_of(++turn)) {{
+            const Range next = steps_of(item_of(turn + 1));
             const int m0 = item % token_tiles * TOKENS;
-            const bool inside = m0 + {lanes} * 8 < m;
-            const uint4* const source = (const uint4*)(x + (inside ? m0 + {lanes} * 8 : 0));
-            // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
-            const unsigned chunk = {lanes} / 8 * (STEP * 128), within = {lanes} % 8;
+            const int token = m0 + lane % LANES * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
                 const bool more = ahead + 4 < steps;
-                const Rows next_near = more ? fetch(first, steps, ahead + 4) : fetch(next_first, next_steps, 0);
-                const Rows next_far = more ? fetch(first, steps, ahead + 6) : fetch(next_first, next_steps, 2);
+                const Rows next_near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                const Rows next_far = more ? fetch(range, ahead + 6) : fetch(next, 2);
                 for (int u = 0; u < 4 && ahead + u < steps; ++u) {{
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
                         barrier_expect(full + 8 * stage, {w_bytes});
-                        bulk_copy(ws, values + (size_t)(first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
 {positions}                    }}
                     __syncwarp();
                     const Rows list = u < 2 ? near : far;
                     const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
-                    unsigned offset[16 / {rows_at_once}];
+                    unsigned offset[16 / AT_ONCE];
 #pragma unroll
-                    for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
-                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * {rows_at_once}{second});
+                    for (int i = 0; i < 16 / AT_ONCE; ++i) {{
+                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * AT_ONCE + sub);
                     }}
-                    const unsigned to = xs + chunk + warp * 2048{second_row};
+                    const unsigned to = xs + chunk;
                     if (there == 0xffffu && m0 + TOKENS <= m) {{
 #pragma unroll
-                        for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
-                            copy_chunk(to + i * {row_bytes} + ((within ^ {swizzle}) << 4), source + offset[i]);
+                        for (int i = 0; i < 16 / AT_ONCE; ++i) {{
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {{
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offset[i] + p * 32);
+                            }}
                         }}
                     }} else {{
 #pragma unroll
-                        for (int i = 0; i < 16 / {rows_at_once}; ++i) {{
-                            const bool kept = inside && there >> (i * {rows_at_once}{second}) & 1;
-                            copy_chunk(to + i * {row_bytes} + ((within ^ {swizzle}) << 4), source + offset[i], kept);
+                        for (int i = 0; i < 16 / AT_ONCE; ++i) {{
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {{
+                                const bool kept = token + p * 256 < m && there >> (i * AT_ONCE + sub) & 1;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            }}
                         }}
                     }}
                     barrier_arrive_after_copies(full + 8 * stage);
@@ -170,9 +228,7 @@ fn producer(config: &KernelConfig) -> String {
                 near = next_near;
                 far = next_far;
             }}
-            item = next;
-            first = next_first;
-            steps = next_steps;
+            range = next;
         }}
         // No copy may be under way when the block ends.
         asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
@@ -187,25 +243,69 @@ fn consumer(config: &KernelConfig) -> String {
     let sparse = config.intrinsic == Intrinsic::WgmmaSp;
     // Rows of W are 128 bytes (128-byte swizzle), or 64 where half is stored (64-byte swizzle).
     let (w_row, weights) = if sparse { (64, "descriptor64") } else { (128, "descriptor") };
-    let main_loop = if sparse { sparse_loop() } else { dense_loop() };
+    let (group_rows, group_x) = if config.rows == 128 {
+        (format!("group * (64 * {w_row})"), "0")
+    } else {
+        ("0".into(), "group * (GROUP_TOKENS / 64 * STEP * 128)")
+    };
+    let (row0, token0) = if config.rows == 128 { ("group * 64", "0") } else { ("0", "group * GROUP_TOKENS") };
+    let (staging, stored_rows) = if config.runs {
+        (
+            "    // Two buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+    int buffer = 0;
+",
+            "        const int stored_row = load_now(rows + tile * ROWS + row0 - warp * 16);\n",
+        )
+    } else {
+        (
+            "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n",
+            "        int stored_rows[STORES];
+#pragma unroll
+        for (int i = 0; i < STORES; ++i) {
+            stored_rows[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
+        }
+",
+        )
+    };
+    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() };
+    let biases: String = (0..config.biases())
+        .map(|number| {
+            format!(
+                "        float bias{number}_here[2];
+        for (int h = 0; h < 2; ++h) {{
+            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
+            bias{number}_here[h] = load_now(bias{number} + (n_row < 0 ? 0 : n_row));
+        }}
+"
+            )
+        })
+        .collect();
     format!(
         "    take_registers<224>();
-    float acc[TOKENS / 2];
+    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
-    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
-    const unsigned long long ws = {weights}(base + X_STAGE * 2 + group * (64 * {w_row}), 16, 8 * {w_row});
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {{
-        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS;
-        const int first = begin[tile], last = begin[tile + 1];
-{main_loop}#pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {{
+    const unsigned long long xs = descriptor(base + {group_x}, STEP * 128, 1024);
+    const unsigned long long ws = {weights}(base + X_STAGE * 2 + {group_rows}, 16, 8 * {w_row});
+    // Each warp has 16 rows.
+    const int row0 = {row0} + warp * 16;
+{staging}    int turn = 0;
+    Range range = steps_of(item_of(0));
+    dependency_wait();
+    for (int item = item_of(0); item < items; item = item_of(++turn)) {{
+        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS + {token0} + rank * PIECE;
+        const int first = range.first, last = range.last;
+        // Needed after the tile's steps, fetched before.
+        range = steps_of(item_of(turn + 1));
+{stored_rows}{biases}{main_loop}#pragma unroll
+        for (int i = 0; i < GROUP_TOKENS / 2; ++i) {{
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
         }}
         if (last == first) {{
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
         }}
 "
     )
@@ -239,14 +339,15 @@ fn dense_loop() -> &'static str {
 
 /// Two steps a turn: each has its own register of positions, which must not be written again before the instruction that
 /// reads it is done.
-fn sparse_loop() -> &'static str {
+fn sparse_loop(config: &KernelConfig) -> String {
+    let word = if config.rows == 128 { "threadIdx.x % 256" } else { "threadIdx.x % 128" };
     "        int previous = 0;
         unsigned even = 0, odd = 0;
         auto issue = [&](int step, unsigned& kept) {
             barrier_wait(full + 8 * stage, phase);
             fence_async();
             const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
-            asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept) : \"r\"(at + (threadIdx.x % 256) * 4) : \"memory\");
+            asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept) : \"r\"(at + (WORD) * 4) : \"memory\");
             wgmma_begin();
             multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
             multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
@@ -275,77 +376,144 @@ fn sparse_loop() -> &'static str {
         asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
         if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
 "
+    .replace("WORD", word)
+}
+
+
+/// The sums of the cluster's blocks: each gets its part of the tokens from all.
+fn reduction(config: &KernelConfig) -> &'static str {
+    if config.split == 1 {
+        return "";
+    }
+    "        // The stages of every block of the cluster are free now, and hold sums: of each block, four of each thread together.
+        cluster_sync();
+#pragma unroll
+        for (int to = 0; to < SPLIT; ++to) {
+            const unsigned there = shared_of_block(base + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
+#pragma unroll
+            for (int i = 0; i < PIECE / 8; ++i) store_floats(there + i * 4096, acc + to * (PIECE / 2) + i * 4);
+        }
+        cluster_sync();
+#pragma unroll
+        for (int i = 0; i < PIECE / 8; ++i) {
+            float4 sum = load_floats(base + threadIdx.x * 16 + i * 4096);
+#pragma unroll
+            for (int from = 1; from < SPLIT; ++from) {
+                const float4 more = load_floats(base + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
+                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
+            acc[4 * i] = sum.x, acc[4 * i + 1] = sum.y, acc[4 * i + 2] = sum.z, acc[4 * i + 3] = sum.w;
+        }
+"
 }
 
 fn epilogue(config: &KernelConfig) -> String {
     let pack = if config.dtype == DType::F16 { "f16x2" } else { "bf16x2" };
-    let at_use = if config.residuals() > 0 {
-        "                    const size_t at = (size_t)n_row * m + token;\n                    if (n_row < 0 || token >= m) continue;\n"
+    let residual = config.residuals() > 0;
+    // Residuals are read by element, so rows and tokens must be there.
+    let (row, at) = if residual {
+        (
+            "            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);\n",
+            "                    const size_t at = (size_t)n_row * m + token;\n                    if (n_row < 0 || token >= m) continue;\n",
+        )
     } else {
-        ""
+        ("", "")
     };
+    let token = if residual { "                    const int token = m0 + j * 8 + lane % 4 * 2 + e;\n" } else { "" };
     let finish = if config.epilogue.is_empty() {
         String::new()
     } else {
-        let steps = steps(config, "                    ");
+        let steps = steps(config, "                    ", "_here[h]");
         format!(
             "#pragma unroll
         for (int h = 0; h < 2; ++h) {{
-            const int n_row = rows[tile * ROWS + row0 + lane / 4 + h * 8];
-#pragma unroll
-            for (int j = 0; j < TOKENS / 8; ++j) {{
+{row}#pragma unroll
+            for (int j = 0; j < PIECE / 8; ++j) {{
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {{
-                    const int token = m0 + j * 8 + lane % 4 * 2 + e;
                     float& v = acc[j * 4 + h * 2 + e];
-{at_use}{steps}                }}
-                // All at once, the epilogue's loads would take more registers than there are.
+{token}{at}{steps}                }}
+                // All at once, the epilogue would take more registers than there are.
                 asm volatile(\"\" ::: \"memory\");
             }}
         }}
 "
         )
     };
-    // A row list entry of -1 has no bias.
-    let finish = finish.replace("[n_row]", "[n_row < 0 ? 0 : n_row]");
     let (watch, repair) = if config.stored_zeros { (watch(), repair(config)) } else { (String::new(), String::new()) };
-    format!(
-        "        // Epilogue: each warp has 16 rows.
-        const int row0 = group * 64 + warp * 16;
-{watch}{finish}        const unsigned mine = staging + (group * 4 + warp) * 2048;
-        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
-#pragma unroll
-        for (int c = 0; c < TOKENS / 64; ++c) {{
-#pragma unroll
-            for (int q = 0; q < 4; ++q) {{
-                const float* const v = acc + c * 32 + q * 8;
+    let store = if config.runs { store_runs() } else { store_rows() }.replace(
+        "PACK",
+        &format!(
+            "const float* const v = acc + c * (CHUNK / 2) + q * 8;
                 unsigned p[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {{
                     asm(\"cvt.rn.{pack}.f32 %0, %1, %2;\" : \"=r\"(p[i]) : \"f\"(v[2 * i + 1]), \"f\"(v[2 * i]));
-                }}
-                store_matrices(mine + matrix_row * 128 + (((2 * q + lane / 16) ^ (matrix_row & 7)) << 4), p[0], p[1], p[2], p[3]);
-            }}
+                }}"
+        ),
+    );
+    let end = if config.runs {
+        "    // Shared memory must last until it is read, and the results be there when the kernel ends.
+    if (threadIdx.x % 128 == 0) boxes_written();
+"
+    } else {
+        ""
+    };
+    format!(
+        "{watch}{finish}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < PIECE / CHUNK; ++c) {{
+{store}{repair}    }}
+{end}"
+    )
+}
+
+/// Each warp its 16 rows, 16 bytes a lane.
+fn store_rows() -> &'static str {
+    "            // Two buffers in turn: one is read while the other is written.
+            const unsigned buffer = mine + c % 2 * (16 * CHUNK * 2);
+#pragma unroll
+            for (int q = 0; q < CHUNK / 16; ++q) {
+                PACK
+                store_matrices(buffer + 2 * swizzled<CHUNK, 2>(matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
+            }
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {{
-                const int row = i * 4 + lane / 8;
-                const int n_row = rows[tile * ROWS + row0 + row];
-                const int token = m0 + c * 64 + lane % 8 * 8;
-                const uint4 v = load_chunk(mine + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
-                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
-            }}
-            __syncwarp();
-        }}
-{repair}    }}
+            for (int i = 0; i < STORES; ++i) {
+                const int row = i * (256 / CHUNK) + lane / (CHUNK / 8), column = lane % (CHUNK / 8) * 8;
+                const int token = m0 + c * CHUNK + column;
+                const uint4 v = load_chunk(buffer + 2 * swizzled<CHUNK, 2>(row, column));
+                if (stored_rows[i] >= 0 && token < m) *(uint4*)(y + (size_t)stored_rows[i] * m + token) = v;
+            }
+        }
+        // The next tile begins with the first buffer, which others may still read.
+        __syncwarp();
 "
-    )
+}
+
+/// A warpgroup its 64 rows, by the copy engine, which runs on while the next tile is multiplied.
+fn store_runs() -> &'static str {
+    "            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
+            buffer ^= 1;
+            // The box before the last has left this buffer.
+            if (threadIdx.x % 128 == 0) boxes_read<1>();
+            group_sync(group);
+#pragma unroll
+            for (int q = 0; q < CHUNK / 16; ++q) {
+                PACK
+                store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
+            }
+            fence_async();
+            group_sync(group);
+            if (threadIdx.x % 128 == 0 && stored_row >= 0) store_box(y_map, stored_row, m0 + c * CHUNK, box);
+        }
+"
 }
 
 fn watch() -> String {
     "        bool all_finite = true;
 #pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) all_finite &= finite(acc[i]);
+        for (int i = 0; i < PIECE / 2; ++i) all_finite &= finite(acc[i]);
         const bool again = __any_sync(0xffffffffu, !all_finite);
 "
     .into()
@@ -354,15 +522,15 @@ fn watch() -> String {
 /// Zero times an infinity is no zero: where a warp met a sum that is not finite, its sums are taken again without the zeros
 /// that stand for dropped weights. The accumulators are free by then.
 fn repair(config: &KernelConfig) -> String {
-    let steps = steps(config, "                ");
+    let steps = steps(config, "                ", "[n_row]");
     format!(
         "        if (again) {{
-            for (int i = lane; i < 16 * TOKENS; i += 32) {{
-                const int row = row0 + i / TOKENS, token = m0 + i % TOKENS;
+            for (int i = lane; i < 16 * PIECE; i += 32) {{
+                const int row = row0 + i / PIECE, token = m0 + i % PIECE;
                 const int n_row = rows[tile * ROWS + row];
                 if (n_row < 0 || token >= m) continue;
                 const size_t at = (size_t)n_row * m + token;
-                float v = exact(x, values, columns, first, last, row, token, m);
+                float v = exact(x, values, columns, begin[tile], begin[tile + 1], row, token, m);
 {steps}                y[at] = from_float<T>(v);
             }}
             __syncwarp();

@@ -3,7 +3,7 @@
 //   let k4 = skip(k, per = (n2), keep = 50%);
 //   let (k5, k6) = split(k4, 4);
 //   let k7 = skip(k6, per = (n2, n3, k5), keep = 2 of 4);
-// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 171136 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
+// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 187520 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -19,7 +19,12 @@ constexpr int STORED = 32;          // of which W stores
 constexpr int STAGES = 6;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
 constexpr unsigned STAGE_BYTES = 25600;  // bytes of a stage: X, W, positions
-constexpr unsigned STAGING_BYTES = 16384;
+constexpr unsigned STAGING_BYTES = 32768;
+constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
+constexpr int SPLIT = 1;            // blocks that share the steps of a tile
+constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
+constexpr int CHUNK = 64;           // tokens a warp stages at a time
+constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int P_STAGE = 256;            // words of positions a stage
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
@@ -56,6 +61,8 @@ gemm_wgmma_sp_bf16_128x128x64(
     const unsigned staging = base + STAGES * STAGE_BYTES;
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    // The next kernel of the stream may take multiprocessors as they become free.
+    dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 128 + 1);
@@ -64,12 +71,25 @@ gemm_wgmma_sp_bf16_128x128x64(
         barrier_init_done();
     }
     __syncthreads();
-    // parallel for tile, mo: the blocks of the grid take items in turn, long tiles first.
+    // parallel for tile, mo: long tiles first; blocks take items in turn, there and back, so that each gets as much.
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const int items = tiles * token_tiles;
+    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    auto item_of = [&](int turn) { return turn * teams + (turn % 2 ? teams - 1 - team : team); };
+    struct Range {
+        int first, last;
+    };
+    // This block's steps of an item.
+    auto steps_of = [&](int item) {
+        if (item >= items) return Range{0, 0};
+        const int first = load_now(begin + item / token_tiles), all = load_now(begin + item / token_tiles + 1) - first;
+        return Range{first + all * rank / SPLIT, first + all * (rank + 1) / SPLIT};
+    };
 
     if (group == 2) {
         give_registers<56>();
+        // A warp copies 16 of a step's 64 rows; its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, PARTS = (TOKENS + 255) / 256;
         int stage = 0;
         unsigned phase = 0;
         // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
@@ -78,60 +98,64 @@ gemm_wgmma_sp_bf16_128x128x64(
         struct Rows {
             unsigned offset, there;
         };
-        auto fetch = [&](int first, int steps, int step) {
-            const int mine = step + lane / 16;
-            const int k = mine < steps ? __ldg(columns + (size_t)(first + mine) * STEP + warp * 16 + lane % 16) : -1;
+        auto fetch = [&](Range range, int step) {
+            const int mine = range.first + step + lane / 16;
+            const int k = mine < range.last ? __ldg(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
             return Rows{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)};
         };
-        int item = blockIdx.x, first = 0, steps = 0;
-        if (item < items) {
-            first = begin[item / token_tiles];
-            steps = begin[item / token_tiles + 1] - first;
-        }
-        Rows near = fetch(first, steps, 0), far = fetch(first, steps, 2);
-        while (item < items) {
-            const int next = item + gridDim.x;
-            int next_first = 0, next_steps = 0;
-            if (next < items) {
-                next_first = begin[next / token_tiles];
-                next_steps = begin[next / token_tiles + 1] - next_first;
-            }
+        int turn = 0;
+        Range range = steps_of(item_of(0));
+        Rows near = fetch(range, 0), far = fetch(range, 2);
+        const int sub = lane / LANES;
+        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        // X is what the kernel before may have written.
+        dependency_wait();
+        for (int item = item_of(0); item < items; item = item_of(++turn)) {
+            const Range next = steps_of(item_of(turn + 1));
             const int m0 = item % token_tiles * TOKENS;
-            const bool inside = m0 + lane % 16 * 8 < m;
-            const uint4* const source = (const uint4*)(x + (inside ? m0 + lane % 16 * 8 : 0));
-            // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
-            const unsigned chunk = lane % 16 / 8 * (STEP * 128), within = lane % 16 % 8;
+            const int token = m0 + lane % LANES * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
                 const bool more = ahead + 4 < steps;
-                const Rows next_near = more ? fetch(first, steps, ahead + 4) : fetch(next_first, next_steps, 0);
-                const Rows next_far = more ? fetch(first, steps, ahead + 6) : fetch(next_first, next_steps, 2);
+                const Rows next_near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                const Rows next_far = more ? fetch(range, ahead + 6) : fetch(next, 2);
                 for (int u = 0; u < 4 && ahead + u < steps; ++u) {
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
                         barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
-                        bulk_copy(ws, values + (size_t)(first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);
+                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);
                     }
                     __syncwarp();
                     const Rows list = u < 2 ? near : far;
                     const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
-                    unsigned offset[16 / 2];
+                    unsigned offset[16 / AT_ONCE];
 #pragma unroll
-                    for (int i = 0; i < 16 / 2; ++i) {
-                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * 2 + lane / 16);
+                    for (int i = 0; i < 16 / AT_ONCE; ++i) {
+                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * AT_ONCE + sub);
                     }
-                    const unsigned to = xs + chunk + warp * 2048 + lane / 16 * 128;
+                    const unsigned to = xs + chunk;
                     if (there == 0xffffu && m0 + TOKENS <= m) {
 #pragma unroll
-                        for (int i = 0; i < 16 / 2; ++i) {
-                            copy_chunk(to + i * 256 + ((within ^ ((2 * i + lane / 16) & 7)) << 4), source + offset[i]);
+                        for (int i = 0; i < 16 / AT_ONCE; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offset[i] + p * 32);
+                            }
                         }
                     } else {
 #pragma unroll
-                        for (int i = 0; i < 16 / 2; ++i) {
-                            const bool kept = inside && there >> (i * 2 + lane / 16) & 1;
-                            copy_chunk(to + i * 256 + ((within ^ ((2 * i + lane / 16) & 7)) << 4), source + offset[i], kept);
+                        for (int i = 0; i < 16 / AT_ONCE; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                const bool kept = token + p * 256 < m && there >> (i * AT_ONCE + sub) & 1;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            }
                         }
                     }
                     barrier_arrive_after_copies(full + 8 * stage);
@@ -143,9 +167,7 @@ gemm_wgmma_sp_bf16_128x128x64(
                 near = next_near;
                 far = next_far;
             }
-            item = next;
-            first = next_first;
-            steps = next_steps;
+            range = next;
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
@@ -153,14 +175,27 @@ gemm_wgmma_sp_bf16_128x128x64(
     }
 
     take_registers<224>();
-    float acc[TOKENS / 2];
+    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
-    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long xs = descriptor(base + 0, STEP * 128, 1024);
     const unsigned long long ws = descriptor64(base + X_STAGE * 2 + group * (64 * 64), 16, 8 * 64);
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS;
-        const int first = begin[tile], last = begin[tile + 1];
+    // Each warp has 16 rows.
+    const int row0 = group * 64 + warp * 16;
+    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);
+    int turn = 0;
+    Range range = steps_of(item_of(0));
+    dependency_wait();
+    for (int item = item_of(0); item < items; item = item_of(++turn)) {
+        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS + 0 + rank * PIECE;
+        const int first = range.first, last = range.last;
+        // Needed after the tile's steps, fetched before.
+        range = steps_of(item_of(turn + 1));
+        int stored_rows[STORES];
+#pragma unroll
+        for (int i = 0; i < STORES; ++i) {
+            stored_rows[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
+        }
         int previous = 0;
         unsigned even = 0, odd = 0;
         auto issue = [&](int step, unsigned& kept) {
@@ -196,60 +231,59 @@ gemm_wgmma_sp_bf16_128x128x64(
         asm volatile("" : "+r"(even), "+r"(odd)::"memory");
         if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {
+        for (int i = 0; i < GROUP_TOKENS / 2; ++i) {
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile("" : "+f"(acc[i])::"memory");
         }
         if (last == first) {
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
         }
-        // Epilogue: each warp has 16 rows.
-        const int row0 = group * 64 + warp * 16;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int n_row = rows[tile * ROWS + row0 + lane / 4 + h * 8];
+            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
 #pragma unroll
-            for (int j = 0; j < TOKENS / 8; ++j) {
+            for (int j = 0; j < PIECE / 8; ++j) {
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const int token = m0 + j * 8 + lane % 4 * 2 + e;
                     float& v = acc[j * 4 + h * 2 + e];
+                    const int token = m0 + j * 8 + lane % 4 * 2 + e;
                     const size_t at = (size_t)n_row * m + token;
                     if (n_row < 0 || token >= m) continue;
                     v *= __uint_as_float(0x3f000000u);  // 0.5
                     v += to_float(residual0[at]);
                     v = relu(v);
                 }
-                // All at once, the epilogue's loads would take more registers than there are.
+                // All at once, the epilogue would take more registers than there are.
                 asm volatile("" ::: "memory");
             }
         }
-        const unsigned mine = staging + (group * 4 + warp) * 2048;
         const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
-        for (int c = 0; c < TOKENS / 64; ++c) {
+        for (int c = 0; c < PIECE / CHUNK; ++c) {
+            // Two buffers in turn: one is read while the other is written.
+            const unsigned buffer = mine + c % 2 * (16 * CHUNK * 2);
 #pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                const float* const v = acc + c * 32 + q * 8;
+            for (int q = 0; q < CHUNK / 16; ++q) {
+                const float* const v = acc + c * (CHUNK / 2) + q * 8;
                 unsigned p[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
                 }
-                store_matrices(mine + matrix_row * 128 + (((2 * q + lane / 16) ^ (matrix_row & 7)) << 4), p[0], p[1], p[2], p[3]);
+                store_matrices(buffer + 2 * swizzled<CHUNK, 2>(matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
             }
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = i * 4 + lane / 8;
-                const int n_row = rows[tile * ROWS + row0 + row];
-                const int token = m0 + c * 64 + lane % 8 * 8;
-                const uint4 v = load_chunk(mine + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
-                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
+            for (int i = 0; i < STORES; ++i) {
+                const int row = i * (256 / CHUNK) + lane / (CHUNK / 8), column = lane % (CHUNK / 8) * 8;
+                const int token = m0 + c * CHUNK + column;
+                const uint4 v = load_chunk(buffer + 2 * swizzled<CHUNK, 2>(row, column));
+                if (stored_rows[i] >= 0 && token < m) *(uint4*)(y + (size_t)stored_rows[i] * m + token) = v;
             }
-            __syncwarp();
         }
+        // The next tile begins with the first buffer, which others may still read.
+        __syncwarp();
     }
 
 }

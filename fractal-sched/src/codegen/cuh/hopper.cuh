@@ -46,6 +46,28 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
         "r"(bytes), "r"(barrier)
         : "memory");
 }
+// A matrix in global memory cut into boxes (the driver's CUtensorMap).
+struct alignas(64) TensorMap {
+    unsigned char opaque[128];
+};
+// A box from shared memory to (row, column) of the map's matrix; what lies beyond its ends is not written.
+__device__ __forceinline__ void store_box(const TensorMap& map, int row, int column, unsigned from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
+                 "r"(row), "r"(from)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until all but PENDING of this thread's boxes have been read from shared memory.
+template <int PENDING>
+__device__ __forceinline__ void boxes_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+// Waits until this thread's boxes are in global memory.
+__device__ __forceinline__ void boxes_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// The 128 threads of a warpgroup.
+__device__ __forceinline__ void group_sync(int group) {
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
 // 16 bytes to a shared address.
 __device__ __forceinline__ void copy_chunk(unsigned to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -86,6 +108,43 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// The next kernel of the stream may start; and what the kernel before wrote is there. Both do nothing unless launched so.
+__device__ __forceinline__ void dependents_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// All threads of the cluster's blocks that have not ended.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned shared_of_block(unsigned address, int block) {
+    unsigned there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    return there;
+}
+__device__ __forceinline__ void store_floats(unsigned there, const float* v) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+__device__ __forceinline__ float4 load_floats(unsigned from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+// A constant of the weight's, fetched here and not where it is used.
+__device__ __forceinline__ int load_now(const int* from) {
+    int v;
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
+    return v;
+}
+__device__ __forceinline__ float load_now(const float* from) {
+    float v;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(from));
+    return v;
 }
 
 // Four 8x8 matrices of 16-bit elements to shared memory; lane l gives the address of row l % 8 of matrix l / 8.

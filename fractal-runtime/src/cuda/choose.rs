@@ -1,0 +1,63 @@
+//! The tile and the split of a Hopper kernel for a weight and a number of tokens: the one with the least estimated time.
+//!
+//! Units are cycles of a multiprocessor. A step of `rows` x `tokens` x 64 takes what the tensor cores need (2048
+//! multiply-adds a cycle, twice that with 2 of 4 kept) or what its operands need on their way from the second-level cache,
+//! whichever is longer. The constants were fitted to measurements on an H200 (docs/perf-log.md).
+
+use fractal_sched::codegen::KernelConfig;
+
+/// Bytes a cycle into one multiprocessor.
+const INTO_ONE: f64 = 56.0;
+/// Bytes a cycle into all of them together, for each of 132.
+const INTO_ALL: f64 = 47.0;
+/// Cycles from a launch until its first step is multiplied, and of its last step's way out.
+const FILL: f64 = 2700.0;
+/// Bytes of results a cycle out of one multiprocessor.
+const OUT: f64 = 16.0;
+/// Cycles to exchange sums in a cluster, fixed and by token of a warpgroup.
+const EXCHANGE: (f64, f64) = (1000.0, 17.0);
+/// Of the multiprocessors, what clusters can use: they must not cross the groups in which the multiprocessors lie.
+const CLUSTERED: f64 = 0.9;
+
+/// What the estimate knows of a weight: its tiles and their steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Tiles of rows.
+    pub tiles: usize,
+    /// Steps of all tiles.
+    pub steps: usize,
+    /// Steps of the longest.
+    pub longest: usize,
+}
+
+/// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
+pub fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
+    let items = load.tiles * m.div_ceil(config.tokens);
+    let split = config.split as f64;
+    let usable = if config.split > 1 { CLUSTERED * multiprocessors as f64 } else { multiprocessors as f64 };
+    let teams = (usable / split).floor().max(1.0);
+    let busy = (items as f64 * split).min(usable);
+    let multiply = (config.rows * config.tokens * config.stored_step()) as f64 / 2048.0;
+    let bytes = (config.x_bytes() + config.w_bytes() + config.position_bytes()) as f64;
+    let step = multiply.max(bytes / INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy));
+    let results = (config.rows * config.tokens * config.dtype.bytes()) as f64;
+    let group_tokens = (config.rows * config.tokens) as f64 / 128.0;
+    let exchange = if config.split > 1 { EXCHANGE.0 + EXCHANGE.1 * group_tokens } else { 0.0 };
+    let finish = results / OUT / split + exchange;
+    let average = (load.steps as f64 / load.tiles.max(1) as f64 / split).ceil() * step + finish;
+    let longest = (load.longest as f64 / split).ceil() * step + finish;
+    FILL + longest.max((items as f64 / teams).ceil() * average)
+}
+
+/// The cheapest of the configurations; none of none.
+pub fn cheapest(
+    configs: impl Iterator<Item = KernelConfig>,
+    load: Load,
+    m: usize,
+    multiprocessors: usize,
+) -> Option<KernelConfig> {
+    configs
+        .map(|config| (cycles(&config, load, m, multiprocessors), config))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, config)| config)
+}
