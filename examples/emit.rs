@@ -75,9 +75,10 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     }
     let plan = KernelPlan::new(&gemm, args.sm)?;
     let tokens = if m >= 256 { 256 } else { 128 };
-    let config = plan.hopper_config(args.rows, [true, false], tokens, 1).filter(|_| m.is_multiple_of(8)).unwrap_or_else(|| {
-        plan.config(args.rows, false, 128, if m.is_multiple_of(8) { 16 / dtype.bytes() } else { 1 })
-    });
+    let config =
+        plan.hopper_config(args.rows, [true, false], tokens, 1).filter(|_| m.is_multiple_of(8)).unwrap_or_else(|| {
+            plan.config(args.rows, false, 128, if m.is_multiple_of(8) { 16 / dtype.bytes() } else { 1 })
+        });
     print!("{}", plan.source(&config)?.text);
     Ok(())
 }

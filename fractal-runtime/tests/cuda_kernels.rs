@@ -72,15 +72,24 @@ fn configs() -> Vec<KernelConfig> {
         }
     }
     for (name, dtype) in [("tw:128", DType::F16), ("tw:128", DType::BF16), ("2:4", DType::F16), ("2:4", DType::BF16)] {
-        for (rows, tokens, split) in
-            [(128, 256, 1), (128, 128, 1), (128, 128, 2), (128, 64, 1), (128, 64, 4), (64, 512, 1), (64, 256, 2), (64, 128, 1)]
-        {
+        for (rows, tokens, split) in [
+            (128, 256, 1),
+            (128, 128, 1),
+            (128, 128, 2),
+            (128, 64, 1),
+            (128, 64, 4),
+            (64, 512, 1),
+            (64, 256, 2),
+            (64, 128, 1),
+        ] {
             for stored_zeros in [false, true] {
                 for epilogue in epilogues {
                     if stored_zeros && name == "2:4" {
                         continue;
                     }
-                    let config = plan(name, dtype).hopper_config(rows, [epilogue.len() != 2, stored_zeros], tokens, split).expect("it fits");
+                    let config = plan(name, dtype)
+                        .hopper_config(rows, [epilogue.len() != 2, stored_zeros], tokens, split)
+                        .expect("it fits");
                     configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config });
                 }
             }

@@ -38,13 +38,27 @@ fn generated_kernels_are_as_before() {
             "wgmma",
             "tw:128",
             0.25,
-            KernelConfig { intrinsic: Intrinsic::Wgmma, tokens: 256, stages: 4, runs: true, epilogue: bias_gelu, ..half.clone() },
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                tokens: 256,
+                stages: 4,
+                runs: true,
+                epilogue: bias_gelu,
+                ..half.clone()
+            },
         ),
         (
             "wgmma_split",
             "tw:64",
             0.25,
-            KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 64, tokens: 256, split: 2, stored_zeros: true, ..half.clone() },
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                rows: 64,
+                tokens: 256,
+                split: 2,
+                stored_zeros: true,
+                ..half.clone()
+            },
         ),
         (
             "wgmma_sp",

@@ -3,7 +3,8 @@
 use super::choose::{self, Load};
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
 use super::{
-    Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle, TensorMap,
+    Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
+    TensorMap,
 };
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
 use crate::cpu::Values;
@@ -516,6 +517,7 @@ impl CudaWeight {
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
             Parameter::Tiles => Arg::I32(self.load.tiles as i32),
+            Parameter::ByLength => Arg::I32(i32::from(self.load.is_uneven())),
             Parameter::N => Arg::I32(n as i32),
             Parameter::M => Arg::I32(m as i32),
         };

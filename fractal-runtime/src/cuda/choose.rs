@@ -30,6 +30,13 @@ pub struct Load {
     pub longest: usize,
 }
 
+impl Load {
+    /// Whether the longest tile has more than a step more than the others.
+    pub fn is_uneven(&self) -> bool {
+        self.longest * self.tiles > self.steps + self.tiles
+    }
+}
+
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
 pub fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
     let items = load.tiles * m.div_ceil(config.tokens);

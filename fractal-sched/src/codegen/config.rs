@@ -166,7 +166,8 @@ impl KernelConfig {
 impl KernelConfig {
     fn check_wgmma(&self) -> Result<(), String> {
         let tokens: &[usize] = if self.rows == 128 { &[64, 128, 256] } else { &[128, 256, 512] };
-        let fits = [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
+        let fits =
+            [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
         let split = [1, 2, 4].contains(&self.split);
         if !fits || !split || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
             return Err(format!(

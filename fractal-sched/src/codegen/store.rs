@@ -19,9 +19,11 @@ pub(super) fn exact(config: &KernelConfig) -> String {
         Intrinsic::Ffma => "q * ROWS + row",
         _ => "swizzled<STORED, sizeof(T)>(row, q)",
     };
+    // A call would make the compiler wait for each wgmma; there the function is met once only.
+    let inline = if config.is_hopper() { "__forceinline__" } else { "__noinline__" };
     format!(
         "// A sum that is not finite, again without the zeros that stand for dropped weights.
-__device__ __noinline__ float exact(
+__device__ {inline} float exact(
     const T* x, const T* values, const int* columns, int first, int last, int row, int token, int m) {{
     float sum = 0.0f;
     for (int step = first; step < last; ++step) {{
@@ -37,11 +39,12 @@ __device__ __noinline__ float exact(
     )
 }
 
-/// The epilogue on `v`, with `at` known; the bias is `biasN` and then `bias`, an index or a name's end.
-pub(super) fn steps(config: &KernelConfig, indent: &str, bias: &str) -> String {
+/// The epilogue on `v`; the bias is `biasN` and then the first text, a residual `residualN` and then the second: an index or
+/// a name's end.
+pub(super) fn steps(config: &KernelConfig, indent: &str, [bias, residual]: [&str; 2]) -> String {
     let step = |step: &EpilogueStep| match step {
         EpilogueStep::Bias(number) => format!("{indent}v += bias{number}{bias};\n"),
-        EpilogueStep::Residual(number) => format!("{indent}v += to_float(residual{number}[at]);\n"),
+        EpilogueStep::Residual(number) => format!("{indent}v += to_float(residual{number}{residual});\n"),
         EpilogueStep::Relu => format!("{indent}v = relu(v);\n"),
         EpilogueStep::Gelu if config.dtype == DType::F32 => format!("{indent}v = gelu(v);\n"),
         EpilogueStep::Gelu => format!("{indent}v = gelu_short(v);\n"),
@@ -58,7 +61,7 @@ fn finish(config: &KernelConfig) -> String {
         Layout::FeatureMajor => "(size_t)n_row * m + token",
         Layout::TokenMajor => "(size_t)token * n + n_row",
     };
-    let steps = steps(config, "        ", "[n_row]");
+    let steps = steps(config, "        ", ["[n_row]", "[at]"]);
     let exact = if config.stored_zeros {
         "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
     } else {

@@ -119,19 +119,26 @@ fn place() -> String {
         barrier_init_done();
     }
     __syncthreads();
-    // parallel for tile, mo: long tiles first; blocks take items in turn, there and back, so that each gets as much.
+    // parallel for tile, mo. Blocks take items in turn, there and back. Even tiles run together with all others on the same
+    // tokens, which then come from memory once; uneven ones longest first, so that each block gets as much.
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const int items = tiles * token_tiles;
     const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    auto tile_of = [&](int item) { return by_length ? item / token_tiles : item % tiles; };
+    auto tokens_of = [&](int item) { return (by_length ? item % token_tiles : item / tiles) * TOKENS; };
     auto item_of = [&](int turn) { return turn * teams + (turn % 2 ? teams - 1 - team : team); };
     struct Range {
         int first, last;
     };
-    // This block's steps of an item.
-    auto steps_of = [&](int item) {
+    // Where an item's steps lie in the lists, fetched early; and this block's part of them, computed when needed.
+    auto fetch_range = [&](int item) {
         if (item >= items) return Range{0, 0};
-        const int first = load_now(begin + item / token_tiles), all = load_now(begin + item / token_tiles + 1) - first;
-        return Range{first + all * rank / SPLIT, first + all * (rank + 1) / SPLIT};
+        const int tile = tile_of(item);
+        return Range{load_now(begin + tile), load_now(begin + tile + 1)};
+    };
+    auto part = [&](Range all) {
+        const int steps = all.last - all.first;
+        return Range{all.first + steps * rank / SPLIT, all.first + steps * (rank + 1) / SPLIT};
     };
 
 "
@@ -149,41 +156,50 @@ fn producer(config: &KernelConfig) -> String {
     };
     format!(
         "    if (group == 2) {{
-        give_registers<56>();
-        // A warp copies 16 of a step's 64 rows; its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, PARTS = (TOKENS + 255) / 256;
-        int stage = 0;
-        unsigned phase = 0;
-        // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
-        // in units of 16 bytes, with a bit for each that there is.
-        const unsigned row_chunks = m / 8;
-        struct Rows {{
-            unsigned offset, there;
-        }};
-        auto fetch = [&](Range range, int step) {{
-            const int mine = range.first + step + lane / 16;
-            const int k = mine < range.last ? __ldg(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
-            return Rows{{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)}};
-        }};
-        int turn = 0;
-        Range range = steps_of(item_of(0));
-        Rows near = fetch(range, 0), far = fetch(range, 2);
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned row_chunks = m / 8;
+        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+        // warp's rows.
+        auto fetch = [&](Range range, int step) {{
+            const int mine = range.first + step + lane / 16;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+        }};
+        int stage = 0, turn = 0;
+        unsigned phase = 0;
+        Range range = part(fetch_range(item_of(0))), coming = fetch_range(item_of(1));
+        int near = fetch(range, 0), far = fetch(range, 2);
         // X is what the kernel before may have written.
         dependency_wait();
         for (int item = item_of(0); item < items; item = item_of(++turn)) {{
-            const Range next = steps_of(item_of(turn + 1));
-            const int m0 = item % token_tiles * TOKENS;
+            const Range next = part(coming);
+            coming = fetch_range(item_of(turn + 2));
+            const int m0 = tokens_of(item);
             const int token = m0 + lane % LANES * 8;
             const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
+                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
+                // before more is fetched: to wait for the one would be to wait for the other.
+                const unsigned there[2] = {{__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)}};
+                const unsigned places[2] = {{near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks}};
                 const bool more = ahead + 4 < steps;
-                const Rows next_near = more ? fetch(range, ahead + 4) : fetch(next, 0);
-                const Rows next_far = more ? fetch(range, ahead + 6) : fetch(next, 2);
-                for (int u = 0; u < 4 && ahead + u < steps; ++u) {{
+                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+#pragma unroll
+                for (int u = 0; u < 4; ++u) {{
+                    if (ahead + u >= steps) break;
+                    unsigned offset[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {{
+                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
+                    }}
+                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
@@ -191,17 +207,10 @@ fn producer(config: &KernelConfig) -> String {
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
 {positions}                    }}
                     __syncwarp();
-                    const Rows list = u < 2 ? near : far;
-                    const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
-                    unsigned offset[16 / AT_ONCE];
-#pragma unroll
-                    for (int i = 0; i < 16 / AT_ONCE; ++i) {{
-                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * AT_ONCE + sub);
-                    }}
                     const unsigned to = xs + chunk;
-                    if (there == 0xffffu && m0 + TOKENS <= m) {{
+                    if (here == 0xffffu && m0 + TOKENS <= m) {{
 #pragma unroll
-                        for (int i = 0; i < 16 / AT_ONCE; ++i) {{
+                        for (int i = 0; i < COUNT; ++i) {{
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {{
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
@@ -210,10 +219,10 @@ fn producer(config: &KernelConfig) -> String {
                         }}
                     }} else {{
 #pragma unroll
-                        for (int i = 0; i < 16 / AT_ONCE; ++i) {{
+                        for (int i = 0; i < COUNT; ++i) {{
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {{
-                                const bool kept = token + p * 256 < m && there >> (i * AT_ONCE + sub) & 1;
+                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                                            source + (kept ? offset[i] + p * 32 : 0), kept);
                             }}
@@ -225,8 +234,6 @@ fn producer(config: &KernelConfig) -> String {
                         phase ^= 1;
                     }}
                 }}
-                near = next_near;
-                far = next_far;
             }}
             range = next;
         }}
@@ -249,40 +256,57 @@ fn consumer(config: &KernelConfig) -> String {
         ("0".into(), "group * (GROUP_TOKENS / 64 * STEP * 128)")
     };
     let (row0, token0) = if config.rows == 128 { ("group * 64", "0") } else { ("0", "group * GROUP_TOKENS") };
-    let (staging, stored_rows) = if config.runs {
+    let keep = if config.runs {
+        "const int stored_row = row_ahead;"
+    } else {
+        "int stored_rows[STORES];
+#pragma unroll
+        for (int i = 0; i < STORES; ++i) stored_rows[i] = rows_ahead[i];"
+    };
+    let (staging, stored_rows, fetch_stored_rows) = if config.runs {
         (
             "    // Two buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
     int buffer = 0;
 ",
-            "        const int stored_row = load_now(rows + tile * ROWS + row0 - warp * 16);\n",
+            "    int row_ahead = 0;\n",
+            "        row_ahead = load_now(rows + tile * ROWS + row0 - warp * 16);\n",
         )
     } else {
         (
             "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n",
-            "        int stored_rows[STORES];
-#pragma unroll
+            "    int rows_ahead[STORES];\n",
+            "#pragma unroll
         for (int i = 0; i < STORES; ++i) {
-            stored_rows[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
+            rows_ahead[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
         }
 ",
         )
     };
     let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() };
-    let biases: String = (0..config.biases())
-        .map(|number| {
-            format!(
-                "        float bias{number}_here[2];
-        for (int h = 0; h < 2; ++h) {{
-            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
-            bias{number}_here[h] = load_now(bias{number} + (n_row < 0 ? 0 : n_row));
-        }}
-"
-            )
+    // Bias and residual need the numbers of the thread's two rows, which the tile before has fetched.
+    let (own_rows, fetch_own_rows, keep_own_rows) = if config.biases() + config.residuals() > 0 {
+        (
+            "    int own_rows_ahead[2];\n",
+            "        for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);\n",
+            "        const int own_rows[2] = {own_rows_ahead[0], own_rows_ahead[1]};\n",
+        )
+    } else {
+        ("", "", "")
+    };
+    let declared: String = (0..config.biases()).map(|b| format!("        float bias{b}_here[2];\n")).collect();
+    let fetched: String = (0..config.biases())
+        .map(|b| {
+            format!("                bias{b}_here[h] = load_now(bias{b} + (own_rows[h] < 0 ? 0 : own_rows[h]));\n")
         })
         .collect();
+    let biases = if fetched.is_empty() {
+        String::new()
+    } else {
+        format!("            for (int h = 0; h < 2; ++h) {{\n{fetched}            }}\n")
+    };
     format!(
-        "    take_registers<224>();
+        "    take_registers<216>();
     float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
@@ -290,15 +314,27 @@ fn consumer(config: &KernelConfig) -> String {
     const unsigned long long ws = {weights}(base + X_STAGE * 2 + {group_rows}, 16, 8 * {w_row});
     // Each warp has 16 rows.
     const int row0 = {row0} + warp * 16;
-{staging}    int turn = 0;
-    Range range = steps_of(item_of(0));
+{staging}{stored_rows}{own_rows}    // What an item needs besides its steps; fetched while the item before is multiplied.
+    auto fetch_rows = [&](int item) {{
+        if (item >= items) return;
+        const int tile = tile_of(item);
+{fetch_stored_rows}{fetch_own_rows}    }};
+    int turn = 0;
+    Range coming = fetch_range(item_of(0));
+    fetch_rows(item_of(0));
     dependency_wait();
     for (int item = item_of(0); item < items; item = item_of(++turn)) {{
-        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS + {token0} + rank * PIECE;
-        const int first = range.first, last = range.last;
-        // Needed after the tile's steps, fetched before.
-        range = steps_of(item_of(turn + 1));
-{stored_rows}{biases}{main_loop}#pragma unroll
+        const int tile = tile_of(item), m0 = tokens_of(item) + {token0} + rank * PIECE;
+        const Range own = part(coming);
+        const int first = own.first, last = own.last;
+        {keep}
+{keep_own_rows}{declared}        // After the first step has been issued: a fence waits for all that was fetched before it.
+        auto fetch_ahead = [&]() {{
+            coming = fetch_range(item_of(turn + 1));
+{biases}            fetch_rows(item_of(turn + 1));
+        }};
+        if (last == first) fetch_ahead();
+{main_loop}#pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {{
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
@@ -323,6 +359,7 @@ fn dense_loop() -> &'static str {
                          step > first || depth > 0);
             }
             wgmma_commit();
+            if (step == first) fetch_ahead();
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
             if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
@@ -352,6 +389,7 @@ fn sparse_loop(config: &KernelConfig) -> String {
             multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
             multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
             wgmma_commit();
+            if (step == first) fetch_ahead();
         };
         // The step before is done: its positions are read, and its stage may be filled again.
         auto retire = [&](int step, unsigned& read) {
@@ -378,7 +416,6 @@ fn sparse_loop(config: &KernelConfig) -> String {
 "
     .replace("WORD", word)
 }
-
 
 /// The sums of the cluster's blocks: each gets its part of the tokens from all.
 fn reduction(config: &KernelConfig) -> &'static str {
@@ -409,34 +446,32 @@ fn reduction(config: &KernelConfig) -> &'static str {
 
 fn epilogue(config: &KernelConfig) -> String {
     let pack = if config.dtype == DType::F16 { "f16x2" } else { "bf16x2" };
-    let residual = config.residuals() > 0;
-    // Residuals are read by element, so rows and tokens must be there.
-    let (row, at) = if residual {
-        (
-            "            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);\n",
-            "                    const size_t at = (size_t)n_row * m + token;\n                    if (n_row < 0 || token >= m) continue;\n",
+    // Element i of eight: of row i / 2 % 2 of the thread's two, and of two tokens eight apart. Two neighbours at a time.
+    let pairs: String = (0..config.residuals())
+        .map(|r| format!("                    if (i % 2 == 0) residual{r}_pair = there ? *(const unsigned*)(residual{r} + at) : 0;\n                    const T residual{r}_here{{(unsigned short)(residual{r}_pair >> i % 2 * 16)}};\n"))
+        .collect();
+    let place = if config.residuals() > 0 {
+        format!(
+            "                    const int token = m0 + c * CHUNK + q * 16 + i / 4 * 8 + lane % 4 * 2, n_row = own_rows[i / 2 % 2];
+                    const bool there = n_row >= 0 && token < m;
+                    const size_t at = (size_t)n_row * m + token;
+{pairs}"
         )
     } else {
-        ("", "")
+        String::new()
     };
-    let token = if residual { "                    const int token = m0 + j * 8 + lane % 4 * 2 + e;\n" } else { "" };
+    let declared: String =
+        (0..config.residuals()).map(|r| format!("unsigned residual{r}_pair;\n                ")).collect();
     let finish = if config.epilogue.is_empty() {
         String::new()
     } else {
-        let steps = steps(config, "                    ", "_here[h]");
+        let steps = steps(config, "                    ", ["_here[i / 2 % 2]", "_here"]);
         format!(
-            "#pragma unroll
-        for (int h = 0; h < 2; ++h) {{
-{row}#pragma unroll
-            for (int j = 0; j < PIECE / 8; ++j) {{
+            "                {declared}
 #pragma unroll
-                for (int e = 0; e < 2; ++e) {{
-                    float& v = acc[j * 4 + h * 2 + e];
-{token}{at}{steps}                }}
-                // All at once, the epilogue would take more registers than there are.
-                asm volatile(\"\" ::: \"memory\");
-            }}
-        }}
+                for (int i = 0; i < 8; ++i) {{
+                    float& v = piece[i];
+{place}{steps}                }}
 "
         )
     };
@@ -444,11 +479,11 @@ fn epilogue(config: &KernelConfig) -> String {
     let store = if config.runs { store_runs() } else { store_rows() }.replace(
         "PACK",
         &format!(
-            "const float* const v = acc + c * (CHUNK / 2) + q * 8;
-                unsigned p[4];
+            "float* const piece = acc + c * (CHUNK / 2) + q * 8;
+{finish}                unsigned p[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {{
-                    asm(\"cvt.rn.{pack}.f32 %0, %1, %2;\" : \"=r\"(p[i]) : \"f\"(v[2 * i + 1]), \"f\"(v[2 * i]));
+                    asm(\"cvt.rn.{pack}.f32 %0, %1, %2;\" : \"=r\"(p[i]) : \"f\"(piece[2 * i + 1]), \"f\"(piece[2 * i]));
                 }}"
         ),
     );
@@ -460,7 +495,7 @@ fn epilogue(config: &KernelConfig) -> String {
         ""
     };
     format!(
-        "{watch}{finish}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+        "{watch}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {{
 {store}{repair}    }}
@@ -522,7 +557,7 @@ fn watch() -> String {
 /// Zero times an infinity is no zero: where a warp met a sum that is not finite, its sums are taken again without the zeros
 /// that stand for dropped weights. The accumulators are free by then.
 fn repair(config: &KernelConfig) -> String {
-    let steps = steps(config, "                ", "[n_row]");
+    let steps = steps(config, "                ", ["[n_row]", "[at]"]);
     format!(
         "        if (again) {{
             for (int i = lane; i < 16 * PIECE; i += 32) {{

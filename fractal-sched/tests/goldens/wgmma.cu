@@ -48,6 +48,7 @@ gemm_wgmma_f16_128x256x64_runs(
     const int* __restrict__ rows,
     const float* __restrict__ bias0,
     int tiles,
+    int by_length,
     int n,
     int m) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -65,57 +66,73 @@ gemm_wgmma_f16_128x256x64_runs(
         barrier_init_done();
     }
     __syncthreads();
-    // parallel for tile, mo: long tiles first; blocks take items in turn, there and back, so that each gets as much.
+    // parallel for tile, mo. Blocks take items in turn, there and back. Even tiles run together with all others on the same
+    // tokens, which then come from memory once; uneven ones longest first, so that each block gets as much.
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const int items = tiles * token_tiles;
     const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    auto tile_of = [&](int item) { return by_length ? item / token_tiles : item % tiles; };
+    auto tokens_of = [&](int item) { return (by_length ? item % token_tiles : item / tiles) * TOKENS; };
     auto item_of = [&](int turn) { return turn * teams + (turn % 2 ? teams - 1 - team : team); };
     struct Range {
         int first, last;
     };
-    // This block's steps of an item.
-    auto steps_of = [&](int item) {
+    // Where an item's steps lie in the lists, fetched early; and this block's part of them, computed when needed.
+    auto fetch_range = [&](int item) {
         if (item >= items) return Range{0, 0};
-        const int first = load_now(begin + item / token_tiles), all = load_now(begin + item / token_tiles + 1) - first;
-        return Range{first + all * rank / SPLIT, first + all * (rank + 1) / SPLIT};
+        const int tile = tile_of(item);
+        return Range{load_now(begin + tile), load_now(begin + tile + 1)};
+    };
+    auto part = [&](Range all) {
+        const int steps = all.last - all.first;
+        return Range{all.first + steps * rank / SPLIT, all.first + steps * (rank + 1) / SPLIT};
     };
 
     if (group == 2) {
-        give_registers<56>();
-        // A warp copies 16 of a step's 64 rows; its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, PARTS = (TOKENS + 255) / 256;
-        int stage = 0;
-        unsigned phase = 0;
-        // Columns are fetched four steps ahead: two steps a register, 16 lanes each, this warp's rows. Kept as offsets into X
-        // in units of 16 bytes, with a bit for each that there is.
-        const unsigned row_chunks = m / 8;
-        struct Rows {
-            unsigned offset, there;
-        };
-        auto fetch = [&](Range range, int step) {
-            const int mine = range.first + step + lane / 16;
-            const int k = mine < range.last ? __ldg(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
-            return Rows{k < 0 ? 0 : k * row_chunks, __ballot_sync(0xffffffffu, k >= 0)};
-        };
-        int turn = 0;
-        Range range = steps_of(item_of(0));
-        Rows near = fetch(range, 0), far = fetch(range, 2);
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned row_chunks = m / 8;
+        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+        // warp's rows.
+        auto fetch = [&](Range range, int step) {
+            const int mine = range.first + step + lane / 16;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+        };
+        int stage = 0, turn = 0;
+        unsigned phase = 0;
+        Range range = part(fetch_range(item_of(0))), coming = fetch_range(item_of(1));
+        int near = fetch(range, 0), far = fetch(range, 2);
         // X is what the kernel before may have written.
         dependency_wait();
         for (int item = item_of(0); item < items; item = item_of(++turn)) {
-            const Range next = steps_of(item_of(turn + 1));
-            const int m0 = item % token_tiles * TOKENS;
+            const Range next = part(coming);
+            coming = fetch_range(item_of(turn + 2));
+            const int m0 = tokens_of(item);
             const int token = m0 + lane % LANES * 8;
             const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
+                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
+                // before more is fetched: to wait for the one would be to wait for the other.
+                const unsigned there[2] = {__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)};
+                const unsigned places[2] = {near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks};
                 const bool more = ahead + 4 < steps;
-                const Rows next_near = more ? fetch(range, ahead + 4) : fetch(next, 0);
-                const Rows next_far = more ? fetch(range, ahead + 6) : fetch(next, 2);
-                for (int u = 0; u < 4 && ahead + u < steps; ++u) {
+                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+#pragma unroll
+                for (int u = 0; u < 4; ++u) {
+                    if (ahead + u >= steps) break;
+                    unsigned offset[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
+                    }
+                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
@@ -123,17 +140,10 @@ gemm_wgmma_f16_128x256x64_runs(
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
                     }
                     __syncwarp();
-                    const Rows list = u < 2 ? near : far;
-                    const unsigned there = list.there >> (u & 1) * 16 & 0xffffu;
-                    unsigned offset[16 / AT_ONCE];
-#pragma unroll
-                    for (int i = 0; i < 16 / AT_ONCE; ++i) {
-                        offset[i] = __shfl_sync(0xffffffffu, list.offset, (u & 1) * 16 + i * AT_ONCE + sub);
-                    }
                     const unsigned to = xs + chunk;
-                    if (there == 0xffffu && m0 + TOKENS <= m) {
+                    if (here == 0xffffu && m0 + TOKENS <= m) {
 #pragma unroll
-                        for (int i = 0; i < 16 / AT_ONCE; ++i) {
+                        for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
@@ -142,10 +152,10 @@ gemm_wgmma_f16_128x256x64_runs(
                         }
                     } else {
 #pragma unroll
-                        for (int i = 0; i < 16 / AT_ONCE; ++i) {
+                        for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {
-                                const bool kept = token + p * 256 < m && there >> (i * AT_ONCE + sub) & 1;
+                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                                            source + (kept ? offset[i] + p * 32 : 0), kept);
                             }
@@ -157,8 +167,6 @@ gemm_wgmma_f16_128x256x64_runs(
                         phase ^= 1;
                     }
                 }
-                near = next_near;
-                far = next_far;
             }
             range = next;
         }
@@ -167,7 +175,7 @@ gemm_wgmma_f16_128x256x64_runs(
         return;
     }
 
-    take_registers<224>();
+    take_registers<216>();
     float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
@@ -178,20 +186,35 @@ gemm_wgmma_f16_128x256x64_runs(
     // Two buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
     int buffer = 0;
+    int row_ahead = 0;
+    int own_rows_ahead[2];
+    // What an item needs besides its steps; fetched while the item before is multiplied.
+    auto fetch_rows = [&](int item) {
+        if (item >= items) return;
+        const int tile = tile_of(item);
+        row_ahead = load_now(rows + tile * ROWS + row0 - warp * 16);
+        for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
+    };
     int turn = 0;
-    Range range = steps_of(item_of(0));
+    Range coming = fetch_range(item_of(0));
+    fetch_rows(item_of(0));
     dependency_wait();
     for (int item = item_of(0); item < items; item = item_of(++turn)) {
-        const int tile = item / token_tiles, m0 = item % token_tiles * TOKENS + 0 + rank * PIECE;
-        const int first = range.first, last = range.last;
-        // Needed after the tile's steps, fetched before.
-        range = steps_of(item_of(turn + 1));
-        const int stored_row = load_now(rows + tile * ROWS + row0 - warp * 16);
+        const int tile = tile_of(item), m0 = tokens_of(item) + 0 + rank * PIECE;
+        const Range own = part(coming);
+        const int first = own.first, last = own.last;
+        const int stored_row = row_ahead;
+        const int own_rows[2] = {own_rows_ahead[0], own_rows_ahead[1]};
         float bias0_here[2];
-        for (int h = 0; h < 2; ++h) {
-            const int n_row = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
-            bias0_here[h] = load_now(bias0 + (n_row < 0 ? 0 : n_row));
-        }
+        // After the first step has been issued: a fence waits for all that was fetched before it.
+        auto fetch_ahead = [&]() {
+            coming = fetch_range(item_of(turn + 1));
+            for (int h = 0; h < 2; ++h) {
+                bias0_here[h] = load_now(bias0 + (own_rows[h] < 0 ? 0 : own_rows[h]));
+            }
+            fetch_rows(item_of(turn + 1));
+        };
+        if (last == first) fetch_ahead();
         int previous = 0;
         for (int step = first; step < last; ++step) {
             barrier_wait(full + 8 * stage, phase);
@@ -203,6 +226,7 @@ gemm_wgmma_f16_128x256x64_runs(
                          step > first || depth > 0);
             }
             wgmma_commit();
+            if (step == first) fetch_ahead();
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
             if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
@@ -223,20 +247,6 @@ gemm_wgmma_f16_128x256x64_runs(
 #pragma unroll
             for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
         }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-#pragma unroll
-            for (int j = 0; j < PIECE / 8; ++j) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float& v = acc[j * 4 + h * 2 + e];
-                    v += bias0_here[h];
-                    v = gelu_short(v);
-                }
-                // All at once, the epilogue would take more registers than there are.
-                asm volatile("" ::: "memory");
-            }
-        }
         const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {
@@ -247,11 +257,18 @@ gemm_wgmma_f16_128x256x64_runs(
             group_sync(group);
 #pragma unroll
             for (int q = 0; q < CHUNK / 16; ++q) {
-                const float* const v = acc + c * (CHUNK / 2) + q * 8;
+                float* const piece = acc + c * (CHUNK / 2) + q * 8;
+                
+#pragma unroll
+                for (int i = 0; i < 8; ++i) {
+                    float& v = piece[i];
+                    v += bias0_here[i / 2 % 2];
+                    v = gelu_short(v);
+                }
                 unsigned p[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(piece[2 * i + 1]), "f"(piece[2 * i]));
                 }
                 store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
             }

@@ -98,9 +98,9 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
 __device__ __forceinline__ unsigned long long descriptor64(unsigned address, unsigned leading, unsigned stride) {
     return (descriptor(address, leading, stride) & ~(3ull << 62)) | 2ull << 62;
 }
-// The descriptor `bytes` further on.
+// The descriptor `bytes` further on; the address is in its low half and does not overflow it.
 __device__ __forceinline__ unsigned long long advance(unsigned long long descriptor, unsigned bytes) {
-    return descriptor + (bytes >> 4);
+    return (descriptor & ~0xffffffffull) | (unsigned)((unsigned)descriptor + (bytes >> 4));
 }
 
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
