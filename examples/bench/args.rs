@@ -32,7 +32,7 @@ pub struct Args {
     /// Where the layers run: cpu, cuda, auto
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// Also write the results to this file, as a JSON list of one object a row
+    /// Also write the results to this file, as a JSON list of one object a row; after each row
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Most rounds a row; one that takes long ends after a few seconds, but never before 3 rounds
@@ -229,7 +229,7 @@ impl Args {
     /// No shape, a pattern that was asked for by name and cannot be had, DSL text that does not check.
     pub fn plan(&self) -> Result<Plan> {
         let listed = self.shapes.iter().flat_map(|list| list.0.iter().copied());
-        let shapes: Vec<Shape> = self.shape.iter().copied().chain(listed).collect();
+        let shapes = unique(self.shape.iter().copied().chain(listed));
         if shapes.is_empty() {
             return Err("no shape: pass --shape n,k,m or --shapes paper".into());
         }
@@ -239,11 +239,19 @@ impl Args {
         };
         let mut layers = Vec::new();
         for &shape in &shapes {
-            for &dtype in &self.dtype {
+            for dtype in unique(self.dtype.iter().copied()) {
                 let mut cases = Vec::new();
                 for asked in &asked {
                     self.add_cases(asked, shape, dtype, &mut cases)?;
                 }
+                // What `all` and a name, or two lists, have in common is measured once.
+                let mut seen = Vec::new();
+                cases.retain(|case| {
+                    let key = (case.name.clone(), case.asked);
+                    let new = !seen.contains(&key);
+                    seen.push(key);
+                    new
+                });
                 layers.push(PlannedLayer { shape, dtype, cases });
             }
         }
@@ -252,7 +260,8 @@ impl Args {
 
     fn add_cases(&self, asked: &Asked, shape: Shape, dtype: DType, cases: &mut Vec<Case>) -> Result<()> {
         let Shape { n, k, .. } = shape;
-        let sparsities = if self.sparsity.is_empty() { &[0.75][..] } else { &self.sparsity };
+        let given = unique(self.sparsity.iter().copied());
+        let sparsities = if given.is_empty() { &[0.75][..] } else { &given };
         match asked {
             Asked::All => {
                 for &sparsity in sparsities {
@@ -282,6 +291,16 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Each value once, where it is first.
+fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut kept, value| {
+        if !kept.contains(&value) {
+            kept.push(value);
+        }
+        kept
+    })
 }
 
 fn case(named: Named, asked: Option<f64>, shape: Shape) -> Case {
@@ -366,6 +385,17 @@ mod tests {
         use DType::{BF16, F32};
         assert_eq!(layers, [(64, F32, 4), (64, BF16, 4), (32, F32, 4), (32, BF16, 4)]);
         assert_eq!(super::Args::parse_from(["bench", "--shapes", "paper"]).plan().unwrap().layers.len(), 12);
+    }
+
+    #[test]
+    fn what_is_given_twice_counts_once() {
+        let plan = plan(
+            "--shape 64,64,8 --shape 64,64,8 --dtype f32,f32 --sparsity 0.5,0.75,0.5 --pattern tw:16,ew --pattern ew",
+        );
+        let plan = plan.unwrap();
+        let cases: Vec<_> = plan.layers[0].cases.iter().map(|c| (c.name.as_str(), c.asked.unwrap())).collect();
+        assert_eq!(plan.layers.len(), 1);
+        assert_eq!(cases, [("tw:16", 0.5), ("tw:16", 0.75), ("ew", 0.5), ("ew", 0.75)]);
     }
 
     #[test]

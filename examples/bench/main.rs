@@ -70,7 +70,10 @@ fn run(args: &Args) -> Result<()> {
                 let line = match prepared {
                     Ok(prepared) => {
                         let row = prepared.and_then(|p| layer.measure(&*operands, &mut *dense, p, effort));
-                        report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?)
+                        let line = report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?);
+                        // A run that is cut short keeps its rows.
+                        args.json.as_deref().map_or(Ok(()), |path| report.write_json(path))?;
+                        line
                     }
                     Err(reason) => report.not_run(shape, dtype, case, reason),
                 };
@@ -81,10 +84,8 @@ fn run(args: &Args) -> Result<()> {
     }
     bar.finish_and_clear();
     report.print_means();
-    match &args.json {
-        Some(path) => report.write_json(path),
-        None => Ok(()),
-    }
+    // Without a row there is a list all the same.
+    args.json.as_deref().map_or(Ok(()), |path| report.write_json(path))
 }
 
 /// Of each case what was prepared, or why it cannot be had.
