@@ -18,6 +18,9 @@ mod device;
 #[path = "../examples/bench/measure.rs"]
 mod measure;
 #[allow(dead_code)]
+#[path = "../examples/bench/profile.rs"]
+mod profile;
+#[allow(dead_code)]
 #[path = "../examples/bench/report.rs"]
 mod report;
 

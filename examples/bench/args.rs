@@ -35,6 +35,10 @@ pub struct Args {
     /// Also write the results to this file, as a JSON list of one object a row; after each row
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Below each row of a GPU, what bounds it and what its kernel uses; and the CPU's time for a call. The JSON always has
+    /// the former
+    #[arg(long)]
+    pub profile: bool,
     /// Most rounds a row; one that takes long ends after a few seconds, but never before 3 rounds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,

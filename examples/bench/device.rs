@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use fractal::cpu::{self, Epilogue, MatMut, MatRef, Values};
 use fractal::pattern::Pattern;
-use fractal::{Device, Gemm, Layer, Pruned, Tensor};
+use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
 use crate::cuda::CudaBench;
 use crate::measure::available_memory;
+use crate::profile::{Launches, Rates};
 
 /// A device with its dense baseline.
 pub trait Bench: Sync {
@@ -25,8 +26,14 @@ pub trait Bench: Sync {
     /// Bytes of weights that may be loaded at a time.
     fn room(&self) -> Result<usize>;
 
-    /// A pruned weight, compiled and loaded, the kernel for `m` tokens included. Several threads load at once.
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Layer>;
+    /// What it does at best; `None` where that is not measured.
+    fn rates(&self, _dtype: DType) -> Result<Option<Rates>> {
+        Ok(None)
+    }
+
+    /// A pruned weight, compiled and loaded, the kernel for `m` tokens included; several times where calls are to take
+    /// turns over copies. Several threads load at once.
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>>;
 
     /// The operands of one layer where the device reads them, for both sides.
     fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>>;
@@ -37,8 +44,8 @@ pub trait Operands {
     /// The baseline: the fastest dense GEMM of this device, on the same resources.
     fn dense(&self) -> Result<Box<dyn Run>>;
 
-    /// A layer that [`Bench::load`] has made.
-    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>>;
+    /// What [`Bench::load`] has made of one weight.
+    fn sparse(&self, layers: Vec<Layer>) -> Result<Box<dyn Run>>;
 }
 
 /// One side of a comparison, with its operands where the device reads them.
@@ -62,9 +69,14 @@ pub trait Run {
         None
     }
 
-    /// Registers of a thread, where a compiler told.
-    fn registers(&self) -> Option<u32> {
-        None
+    /// What a call puts on the device, where that can be told.
+    fn launches(&self) -> Result<Option<Launches>> {
+        Ok(None)
+    }
+
+    /// CPU time to put a call on the device's queue, where calls do not wait.
+    fn host(&self) -> Result<Option<Duration>> {
+        Ok(None)
     }
 }
 
@@ -95,8 +107,8 @@ impl Bench for CpuBench {
         Ok(available_memory() / 4)
     }
 
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Layer> {
-        Ok(self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?)
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Vec<Layer>> {
+        Ok(vec![self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?])
     }
 
     fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>> {
@@ -124,7 +136,8 @@ impl Operands for CpuOperands {
         Ok(Box::new(CpuDense { w: self.w.clone(), x: self.x.clone(), y, threads: self.threads }))
     }
 
-    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>> {
+    fn sparse(&self, mut layers: Vec<Layer>) -> Result<Box<dyn Run>> {
+        let layer = layers.swap_remove(0);
         Ok(Box::new(CpuSparse { layer, x: self.x.clone(), y: self.poisoned()? }))
     }
 }

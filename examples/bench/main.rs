@@ -10,6 +10,7 @@ mod args;
 mod cuda;
 mod device;
 mod measure;
+mod profile;
 mod report;
 
 use std::error::Error;
@@ -22,7 +23,9 @@ use rayon::prelude::*;
 
 use args::{Args, Case};
 use device::Bench;
+use fractal::DType;
 use measure::{Effort, Layer, Prepared};
+use profile::Rates;
 use report::{Machine, Report};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -46,21 +49,37 @@ fn run(args: &Args) -> Result<()> {
     }
     let machine = Machine::of(&*bench, args::cores(), threads);
     machine.print();
-    let effort = Effort { rounds: args.rounds, min_time: Duration::from_secs_f64(args.min_time / 1e3) };
+    let min_time = Duration::from_secs_f64(args.min_time / 1e3);
+    let effort = Effort { rounds: args.rounds, min_time, host: args.profile };
     let cases = || plan.layers.iter().flat_map(|layer| &layer.cases);
     let width = cases().map(|case| case.name.chars().count()).max().unwrap_or(0);
     let mut report = Report::new(machine, width);
     println!("{}", report.heading());
     let bar = progress_bar(cases().count());
+    // Of each type, measured before its first layer.
+    let mut known: Vec<(DType, Option<Rates>)> = Vec::new();
     for planned in &plan.layers {
         let (shape, dtype) = (planned.shape, planned.dtype);
         let at = |error: Box<dyn Error + Send + Sync>, pattern: &str| {
             bar.finish_and_clear();
             format!("{}/{}/{} {dtype} {pattern}: {error}", shape.n, shape.k, shape.m)
         };
+        let rates = match known.iter().find(|(of, _)| *of == dtype) {
+            Some((_, rates)) => *rates,
+            None => {
+                bar.set_message(format!("{dtype}: rates of the device"));
+                let rates = bench.rates(dtype).map_err(|e| at(e, "rates"))?;
+                known.push((dtype, rates));
+                if let Some(rates) = rates.filter(|_| args.profile) {
+                    let (copied, dense) = (rates.copied / 1e9, rates.dense / 1e12);
+                    bar.suspend(|| println!("{dtype}: {copied:.0} GB/s copied, {dense:.1} TFLOP/s dense"));
+                }
+                rates
+            }
+        };
         let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
         let operands = layer.operands(&*bench).map_err(|e| at(e, "operands"))?;
-        let mut dense = layer.dense(&*operands).map_err(|e| at(e, "dense"))?;
+        let mut dense = layer.dense(&*operands, effort).map_err(|e| at(e, "dense"))?;
         // Several weights are prepared at once; nothing else runs while they are timed, one after the other.
         for cases in planned.cases.chunks(layer.most_loaded(&*bench)?) {
             bar.set_message(format!("{}/{}/{} {dtype}: preparing", shape.n, shape.k, shape.m));
@@ -69,8 +88,8 @@ fn run(args: &Args) -> Result<()> {
                 bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
                 let line = match prepared {
                     Ok(prepared) => {
-                        let row = prepared.and_then(|p| layer.measure(&*operands, &mut *dense, p, effort));
-                        let line = report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?);
+                        let row = prepared.and_then(|p| layer.measure(&*operands, &mut dense, p, effort, rates));
+                        let line = report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?, args.profile);
                         // A run that is cut short keeps its rows.
                         args.json.as_deref().map_or(Ok(()), |path| report.write_json(path))?;
                         line

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use crate::Result;
 use crate::args::Shape;
 use crate::device::{Bench, Operands, Run};
+use crate::profile::{Profile, Rates};
 
 /// A row that takes long ends after this time, but never before [`FEWEST_ROUNDS`].
 const BUDGET: Duration = Duration::from_secs(3);
@@ -34,8 +35,9 @@ pub struct Layer {
 
 /// A pruned weight on its device, with the reference, before it is timed.
 pub struct Prepared {
-    layer: fractal::Layer,
+    layers: Vec<fractal::Layer>,
     reference: Vec<f64>,
+    kept: usize,
     sparsity: f64,
     packed_bytes: usize,
     dense_bytes: usize,
@@ -50,6 +52,14 @@ pub struct Effort {
     pub rounds: u32,
     /// Least time of one measurement.
     pub min_time: Duration,
+    /// Whether the CPU's time for a call is taken too.
+    pub host: bool,
+}
+
+/// The baseline of a layer.
+pub struct Dense {
+    run: Box<dyn Run>,
+    host: Option<Duration>,
 }
 
 /// What was measured.
@@ -65,8 +75,10 @@ pub struct Row {
     pub waste: Option<f64>,
     /// The generated kernel's configuration.
     pub config: Option<String>,
-    /// Registers of a thread.
-    pub registers: Option<u32>,
+    pub dense_kernel: String,
+    /// Of both sides, where the device's rates are known.
+    pub profile: Option<Profile>,
+    pub dense_profile: Option<Profile>,
     pub packed_bytes: usize,
     pub dense_bytes: usize,
     /// Magnitude kept over all.
@@ -96,11 +108,12 @@ impl Layer {
     }
 
     /// The dense baseline, its result checked.
-    pub fn dense(&self, operands: &dyn Operands) -> Result<Box<dyn Run>> {
-        let mut dense = operands.dense()?;
-        dense.time(1)?;
-        self.check(&*dense, &self.reference(None))?;
-        Ok(dense)
+    pub fn dense(&self, operands: &dyn Operands, effort: Effort) -> Result<Dense> {
+        let mut run = operands.dense()?;
+        run.time(1)?;
+        self.check(&*run, &self.reference(None))?;
+        let host = if effort.host { run.host()? } else { None };
+        Ok(Dense { run, host })
     }
 
     /// How many patterns may be loaded at a time: what the device has memory for.
@@ -120,13 +133,14 @@ impl Layer {
     pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Prepared> {
         let start = Instant::now();
         let pruned = prune(pattern, &self.w, &Magnitude)?;
-        let layer = bench.load(pattern, &pruned, self.shape.m)?;
+        let layers = bench.load(pattern, &pruned, self.shape.m)?;
         let time = start.elapsed();
         // From the mask and the unpruned weight, so that packing is checked too.
         let reference = self.reference(Some(&pattern.mask(pruned.selection())?));
         Ok(Prepared {
-            layer,
+            layers,
             reference,
+            kept: pruned.kept(),
             sparsity: pruned.sparsity(),
             packed_bytes: pruned.packed_bytes(),
             dense_bytes: pruned.dense_bytes(),
@@ -139,17 +153,29 @@ impl Layer {
     pub fn measure(
         &self,
         operands: &dyn Operands,
-        dense: &mut dyn Run,
+        baseline: &mut Dense,
         prepared: Prepared,
         effort: Effort,
+        rates: Option<Rates>,
     ) -> Result<Row> {
-        let Prepared { layer, reference, sparsity, packed_bytes, dense_bytes, retained, time: prepare } = prepared;
-        let mut sparse = operands.sparse(layer)?;
+        let Prepared { layers, reference, kept, sparsity, packed_bytes, dense_bytes, retained, time: prepare } =
+            prepared;
+        let mut sparse = operands.sparse(layers)?;
         let first = sparse.time(1)?;
         let rel_err = self.check(&*sparse, &reference)?;
-        let (time, dense, rounds) = in_turns(&mut *sparse, dense, first, effort)?;
+        let (time, dense, rounds) = in_turns(&mut *sparse, &mut *baseline.run, first, effort)?;
+        let host = if effort.host { sparse.host()? } else { None };
+        let profile = |run: &dyn Run, kept, bytes, time| -> Result<Option<Profile>> {
+            let layer = (self.shape, self.w.dtype().bytes());
+            let both = run.launches()?.zip(rates);
+            Ok(both.map(|both| Profile::new(layer, (kept, bytes), both, time)))
+        };
+        let all = self.shape.n * self.shape.k;
         Ok(Row {
             sparsity,
+            profile: profile(&*sparse, kept, packed_bytes, (time, host))?,
+            dense_profile: profile(&*baseline.run, all, dense_bytes, (dense, baseline.host))?,
+            dense_kernel: baseline.run.kernel(),
             time,
             dense,
             rounds,
@@ -157,7 +183,6 @@ impl Layer {
             kernel: sparse.kernel(),
             waste: sparse.waste(),
             config: sparse.config(),
-            registers: sparse.registers(),
             packed_bytes,
             dense_bytes,
             retained,
@@ -207,7 +232,7 @@ impl Layer {
 }
 
 /// Uniform in -1..1, the same for each `stream` wherever it runs.
-fn random(len: usize, stream: u64) -> Vec<f32> {
+pub fn random(len: usize, stream: u64) -> Vec<f32> {
     const CHUNK: usize = 1 << 16;
     let mut values = vec![0.0; len];
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(at, chunk)| {
@@ -293,8 +318,8 @@ mod tests {
             self.0.dense()
         }
 
-        fn sparse(&self, layer: fractal::Layer) -> Result<Box<dyn Run>> {
-            Ok(Box::new(FaultyRun(self.0.sparse(layer)?, self.1)))
+        fn sparse(&self, layers: Vec<fractal::Layer>) -> Result<Box<dyn Run>> {
+            Ok(Box::new(FaultyRun(self.0.sparse(layers)?, self.1)))
         }
     }
 
@@ -321,9 +346,10 @@ mod tests {
         let bench = crate::device::open("cpu", 1)?;
         let operands = Faulty(layer.operands(&*bench)?, fault);
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
-        let mut dense = layer.dense(&operands)?;
+        let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
+        let mut dense = layer.dense(&operands, effort)?;
         let prepared = layer.prepare(&*bench, &pattern)?;
-        layer.measure(&operands, &mut *dense, prepared, Effort { rounds: 1, min_time: Duration::ZERO })
+        layer.measure(&operands, &mut dense, prepared, effort, None)
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::Result;
 use crate::args::{Case, Shape};
 use crate::device::Bench;
 use crate::measure::Row;
+use crate::profile::Profile;
 
 /// What the times depend on besides the rows.
 pub struct Machine {
@@ -110,9 +111,9 @@ impl Report {
         )
     }
 
-    /// The line of a pattern that was measured.
-    pub fn add(&mut self, shape: Shape, dtype: DType, case: &Case, row: Row) -> String {
-        let line = format!(
+    /// The line of a pattern that was measured; with `profile`, those of what bounds it too.
+    pub fn add(&mut self, shape: Shape, dtype: DType, case: &Case, row: Row, profile: bool) -> String {
+        let mut line = format!(
             "{}  {:7.3}%  {:10.1}  {:10.1}  {:6.2}x  {:7.1e}  {:5.1}%  {}",
             self.start(shape, dtype, case),
             row.sparsity * 100.0,
@@ -123,6 +124,10 @@ impl Report {
             row.packed_bytes as f64 / row.dense_bytes as f64 * 100.0,
             row.kernel,
         );
+        let sides = [("pruned", &row.profile), ("dense", &row.dense_profile)];
+        for (side, profile) in sides.into_iter().filter_map(|(side, p)| Some((side, p.as_ref()?))).filter(|_| profile) {
+            profile.lines(side).iter().for_each(|below| line += &format!("\n{below}"));
+        }
         self.rows.push(Measured { shape, dtype, case: case.clone(), row });
         line
     }
@@ -196,7 +201,10 @@ impl Report {
             "kernel": row.kernel,
             "waste": row.waste,
             "config": row.config,
-            "registers": row.registers,
+            "registers": row.profile.as_ref().and_then(|p| p.launches.kernels.first()).map(|kernel| kernel.registers),
+            "dense_kernel": row.dense_kernel,
+            "profile": row.profile.as_ref().map(Profile::json),
+            "dense_profile": row.dense_profile.as_ref().map(Profile::json),
             "packed_bytes": row.packed_bytes,
             "dense_bytes": row.dense_bytes,
             "prepare_us": microseconds(row.prepare),
