@@ -16,7 +16,8 @@ pub struct Args {
     /// A layer as n,k,m: output features, input features, tokens; may be given several times
     #[arg(long, value_name = "N,K,M", allow_hyphen_values = true)]
     shape: Vec<Shape>,
-    /// A list of shapes: `paper` (layers of BERT and ResNet, and large ones) or `large`; may be given several times
+    /// A list of shapes: `paper` (layers of BERT and ResNet, and large ones), `large`, `mid` or `decode` (1 to 32 tokens);
+    /// may be given several times
     #[arg(long, value_name = "LIST", value_parser = shape_list)]
     shapes: Vec<ShapeList>,
     /// Storage types of weight and activations: f32, f16, bf16
@@ -32,6 +33,9 @@ pub struct Args {
     /// Where the layers run: cpu, cuda, auto
     #[arg(long, default_value = "auto")]
     pub device: String,
+    /// What is done to each element before it is stored, on both sides: none or bias-gelu
+    #[arg(long, default_value = "none", value_parser = ending)]
+    pub epilogue: Ending,
     /// Also write the results to this file, as a JSON list of one object a row; after each row
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -59,6 +63,24 @@ pub struct Shape {
     pub k: usize,
     /// Tokens.
     pub m: usize,
+}
+
+/// What follows the multiplication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    None,
+    /// A bias for each feature, then GELU.
+    BiasGelu,
+}
+
+impl Ending {
+    /// What the table and the JSON call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::None => "none",
+            Ending::BiasGelu => "bias-gelu",
+        }
+    }
 }
 
 /// `Vec` has a meaning of its own to clap.
@@ -114,6 +136,22 @@ const PAPER: &[[usize; 3]] = &[
 const LARGE: &[[usize; 3]] =
     &[[4096, 4096, 4096], [16384, 4096, 4096], [4096, 16384, 4096], [4096, 11008, 4096], [8192, 8192, 8192]];
 
+const MID: &[[usize; 3]] = &[[4096, 1024, 8192], [1024, 4096, 8192], [3072, 768, 4096]];
+
+/// Layers of language models that make one token for each of a few users.
+const DECODE: &[[usize; 3]] = &[
+    [11008, 4096, 1],
+    [11008, 4096, 4],
+    [11008, 4096, 8],
+    [11008, 4096, 16],
+    [11008, 4096, 32],
+    [4096, 14336, 1],
+    [4096, 14336, 4],
+    [4096, 14336, 8],
+    [4096, 14336, 16],
+    [4096, 14336, 32],
+];
+
 /// The most elements of one operand: 4 GiB of f32.
 const MOST_ELEMENTS: usize = 1 << 30;
 
@@ -147,9 +185,16 @@ fn shape_list(name: &str) -> std::result::Result<ShapeList, String> {
     let shapes = match name {
         "paper" => PAPER,
         "large" => LARGE,
-        _ => return Err("expected `paper` or `large`; give single shapes as --shape n,k,m".into()),
+        "mid" => MID,
+        "decode" => DECODE,
+        _ => return Err("expected `paper`, `large`, `mid` or `decode`; give single shapes as --shape n,k,m".into()),
     };
     Ok(ShapeList(shapes.iter().map(|&[n, k, m]| Shape { n, k, m }).collect()))
+}
+
+fn ending(name: &str) -> std::result::Result<Ending, String> {
+    let endings = [Ending::None, Ending::BiasGelu];
+    endings.into_iter().find(|ending| ending.name() == name).ok_or_else(|| "expected none or bias-gelu".into())
 }
 
 fn dtype(name: &str) -> std::result::Result<DType, String> {
@@ -366,6 +411,9 @@ mod tests {
         }
         assert_eq!(dtype("f64").unwrap_err(), "expected f32, f16 or bf16");
         assert!(shape_list("small").is_err());
+        assert_eq!(shape_list("decode").unwrap().0.len(), 10);
+        assert_eq!(ending("bias-gelu"), Ok(Ending::BiasGelu));
+        assert_eq!(ending("gelu").unwrap_err(), "expected none or bias-gelu");
         assert!(threads("0").is_err());
         assert!(milliseconds("-1").is_err());
     }

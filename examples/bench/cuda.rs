@@ -10,10 +10,11 @@ use fractal::cuda::{
     download_tensor, upload_tensor,
 };
 use fractal::pattern::Pattern;
-use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
+use fractal::{DType, Device, Layer, Pruned, Tensor};
 
 use crate::Result;
-use crate::device::{Bench, Operands, Run};
+use crate::args::Ending;
+use crate::device::{Bench, Operands, Run, gemm};
 use crate::measure::random;
 use crate::profile::{Launches, Rates};
 
@@ -36,15 +37,16 @@ pub struct CudaBench {
     device: Device,
     gpu: CudaDevice,
     stream: Stream,
+    ending: Ending,
 }
 
 impl CudaBench {
     /// The GPU behind `--device cuda` or `cuda:N`.
-    pub fn new(device: Device, text: &str) -> Result<CudaBench> {
+    pub fn new(device: Device, text: &str, ending: Ending) -> Result<CudaBench> {
         let index = text.strip_prefix("cuda:").map_or(Ok(0), str::parse)?;
         let gpu = CudaDevice::open(index)?;
         let stream = gpu.stream()?;
-        Ok(CudaBench { device, gpu, stream })
+        Ok(CudaBench { device, gpu, stream, ending })
     }
 
     /// Copies that together exceed twice the second-level cache, at most `most`.
@@ -108,7 +110,7 @@ impl Bench for CudaBench {
     }
 
     fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>> {
-        let kernel = self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?;
+        let kernel = self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?;
         let layers = (0..self.weights(pruned.packed_bytes(), m)).map(|_| {
             let layer = kernel.load(pruned)?;
             layer.cuda().ok_or("the layer is not on a GPU")?.prepare(m)?;
@@ -117,7 +119,7 @@ impl Bench for CudaBench {
         layers.collect()
     }
 
-    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>> {
+    fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>> {
         let (shape, dtype) = ([w.rows(), w.columns(), x.columns()], w.dtype());
         let [n, k, m] = shape;
         let copy_of = |first: &Buffer| -> Result<Buffer> {
@@ -135,7 +137,17 @@ impl Bench for CudaBench {
         for _ in 1..self.weights(weights[0].bytes(), m) {
             weights.push(copy_of(&weights[0])?);
         }
-        Ok(Box::new(CudaOperands { stream: self.stream.clone(), dtype, weights, sets, shape }))
+        let biased = match self.ending {
+            Ending::None => None,
+            Ending::BiasGelu => {
+                let narrow = upload_tensor(&self.stream, &Tensor::from_f32(dtype, n, 1, bias)?)?;
+                let first = upload_tensor(&self.stream, &x.transposed())?;
+                let turned = (0..sets.len()).map(|at| if at == 0 { Ok(first.clone()) } else { copy_of(&first) });
+                let turned = turned.collect::<Result<Vec<_>>>()?;
+                Some(Biased { wide: self.stream.upload(bias)?, narrow, turned })
+            }
+        };
+        Ok(Box::new(CudaOperands { stream: self.stream.clone(), dtype, weights, sets, biased, shape }))
     }
 }
 
@@ -145,13 +157,25 @@ struct CudaOperands {
     dtype: DType,
     weights: Vec<Buffer>,
     sets: Vec<(Buffer, Buffer)>,
+    biased: Option<Biased>,
     shape: [usize; 3],
+}
+
+/// What a bias needs.
+struct Biased {
+    /// In f32, for the pruned layer.
+    wide: Buffer,
+    /// In the storage type, for the baseline.
+    narrow: Buffer,
+    /// X of each set token-major, as the baseline reads it then; its Y is token-major too.
+    turned: Vec<Buffer>,
 }
 
 impl CudaOperands {
     /// Captures calls of one side, after its first one.
-    fn run(&self, side: Side) -> Result<Box<dyn Run>> {
-        let calls = Calls { side, sets: self.sets.clone(), m: self.shape[2] };
+    fn run(&self, side: Side, sets: Vec<(Buffer, Buffer)>) -> Result<Box<dyn Run>> {
+        let bias = self.biased.as_ref().map(|biased| biased.wide.clone());
+        let calls = Calls { side, sets, bias, m: self.shape[2] };
         // Tells errors that a capture could not.
         calls.launch(&self.stream, 0)?;
         // Takes back what was written: all bits set are NaN in every type.
@@ -172,20 +196,26 @@ impl CudaOperands {
 
 impl Operands for CudaOperands {
     fn dense(&self) -> Result<Box<dyn Run>> {
-        let turns = self.sets.len().max(self.weights.len());
-        let sets: Vec<DenseOperands<'_>> = (0..turns)
-            .map(|at| {
-                let (x, y) = &self.sets[at % self.sets.len()];
-                DenseOperands { w: &self.weights[at % self.weights.len()], x, y }
-            })
-            .collect();
-        let mut gemm = DenseGemm::new(&self.stream, self.dtype, self.shape, DenseEpilogue::None)?;
-        gemm.fastest(&self.stream, &sets)?;
-        self.run(Side::Dense { gemm, weights: self.weights.clone() })
+        let (stream, dtype, shape) = (&self.stream, self.dtype, self.shape);
+        let mut sets = self.sets.clone();
+        let mut gemm = match &self.biased {
+            None => DenseGemm::new(stream, dtype, shape, DenseEpilogue::None)?,
+            Some(Biased { narrow, turned, .. }) => {
+                sets.iter_mut().zip(turned).for_each(|((x, _), turned)| *x = turned.clone());
+                DenseGemm::with_bias_gelu(stream, dtype, shape, narrow)?
+            }
+        };
+        let turns = 0..sets.len().max(self.weights.len());
+        let operands = turns.map(|at| {
+            let (x, y) = &sets[at % sets.len()];
+            DenseOperands { w: &self.weights[at % self.weights.len()], x, y }
+        });
+        gemm.fastest(stream, &operands.collect::<Vec<_>>())?;
+        self.run(Side::Dense { gemm, weights: self.weights.clone() }, sets)
     }
 
     fn sparse(&self, layers: Vec<Layer>) -> Result<Box<dyn Run>> {
-        self.run(Side::Sparse(layers))
+        self.run(Side::Sparse(layers), self.sets.clone())
     }
 }
 
@@ -202,6 +232,7 @@ enum Side {
 struct Calls {
     side: Side,
     sets: Vec<(Buffer, Buffer)>,
+    bias: Option<Buffer>,
     m: usize,
 }
 
@@ -220,9 +251,10 @@ impl Calls {
                 Ok(gemm.launch(stream, DenseOperands { w: &weights[at % weights.len()], x, y })?)
             }
             Side::Sparse(layers) => match layers[at % layers.len()].cuda() {
-                Some(weight) => {
-                    weight.launch(stream, &DeviceInputs { x, y, bias: vec![], residual: vec![], m: self.m })
-                }
+                Some(weight) => weight.launch(
+                    stream,
+                    &DeviceInputs { x, y, bias: self.bias.iter().collect(), residual: vec![], m: self.m },
+                ),
                 None => unreachable!("a layer that is on no GPU is not loaded"),
             },
         }
@@ -254,7 +286,11 @@ impl Run for CudaRun {
 
     fn result(&self) -> Result<Tensor> {
         let (dtype, n, m) = self.shape;
-        Ok(download_tensor(&self.stream, &self.calls.sets[0].1, dtype, n, m)?)
+        let y = &self.calls.sets[0].1;
+        if self.approximates_gelu() {
+            return Ok(download_tensor(&self.stream, y, dtype, m, n)?.transposed());
+        }
+        Ok(download_tensor(&self.stream, y, dtype, n, m)?)
     }
 
     fn kernel(&self) -> String {
@@ -262,6 +298,10 @@ impl Run for CudaRun {
             Side::Dense { gemm, .. } => format!("cuBLASLt {}, best of {}", gemm.version(), gemm.algorithms()),
             Side::Sparse(layers) => layers[0].kernel(self.calls.m),
         }
+    }
+
+    fn approximates_gelu(&self) -> bool {
+        self.calls.bias.is_some() && matches!(self.calls.side, Side::Dense { .. })
     }
 
     fn waste(&self) -> Option<f64> {

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let plan = args.plan()?;
     let threads = args.threads.unwrap_or_else(args::cores);
-    let bench = device::open(&args.device, threads)?;
+    let bench = device::open(&args.device, threads, args.epilogue)?;
     if let Some(path) = &args.json {
         report::check_writable(path)?;
     }
@@ -53,7 +53,7 @@ fn run(args: &Args) -> Result<()> {
     let effort = Effort { rounds: args.rounds, min_time, host: args.profile };
     let cases = || plan.layers.iter().flat_map(|layer| &layer.cases);
     let width = cases().map(|case| case.name.chars().count()).max().unwrap_or(0);
-    let mut report = Report::new(machine, width);
+    let mut report = Report::new(machine, args.epilogue, width);
     println!("{}", report.heading());
     let bar = progress_bar(cases().count());
     // Of each type, measured before its first layer.
@@ -77,7 +77,7 @@ fn run(args: &Args) -> Result<()> {
                 rates
             }
         };
-        let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
+        let layer = Layer::random(shape, dtype, args.epilogue).map_err(|e| at(e, "data"))?;
         let operands = layer.operands(&*bench).map_err(|e| at(e, "operands"))?;
         let mut dense = layer.dense(&*operands, effort).map_err(|e| at(e, "dense"))?;
         // Several weights are prepared at once; nothing else runs while they are timed, one after the other.

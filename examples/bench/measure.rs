@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
 
 use crate::Result;
-use crate::args::Shape;
+use crate::args::{Ending, Shape};
 use crate::device::{Bench, Operands, Run};
 use crate::profile::{Profile, Rates};
 
@@ -26,6 +26,8 @@ const HOST_BYTES: usize = 40;
 /// A layer with random data, and the reference for some of its rows.
 pub struct Layer {
     shape: Shape,
+    ending: Ending,
+    bias: Vec<f32>,
     w: Tensor,
     x: Tensor,
     wide_x: Vec<f32>,
@@ -89,29 +91,31 @@ pub struct Row {
 
 impl Layer {
     /// Weights and activations are uniform in -1..1; no element is special, and none is zero but by chance.
-    pub fn random(shape: Shape, dtype: DType) -> Result<Layer> {
+    pub fn random(shape: Shape, dtype: DType, ending: Ending) -> Result<Layer> {
         let Shape { n, k, m } = shape;
         let mut rng = StdRng::seed_from_u64(0x5EED);
         let w = Tensor::from_f32(dtype, n, k, &random(n * k, 0x11))?;
         let x = Tensor::from_f32(dtype, k, m, &random(k * m, 0x22))?;
+        // In the storage type, which is the baseline's.
+        let bias = Tensor::from_f32(dtype, n, 1, &random(n, 0x44))?.to_f32();
         // About 2^29 multiply-adds of reference, the first and the last row among them.
         let count = ((1 << 29) / (k * m)).clamp(6, 64).min(n);
         let mut rows: Vec<usize> = [0, n - 1].into_iter().chain((2..count).map(|_| rng.random_range(0..n))).collect();
         rows.sort_unstable();
         rows.dedup();
-        Ok(Layer { shape, w, wide_x: x.to_f32(), x, rows })
+        Ok(Layer { shape, ending, bias, w, wide_x: x.to_f32(), x, rows })
     }
 
     /// Its operands on a device.
     pub fn operands<'a>(&self, bench: &'a dyn Bench) -> Result<Box<dyn Operands + 'a>> {
-        bench.operands(&self.w, &self.x)
+        bench.operands(&self.w, &self.x, &self.bias)
     }
 
     /// The dense baseline, its result checked.
     pub fn dense(&self, operands: &dyn Operands, effort: Effort) -> Result<Dense> {
         let mut run = operands.dense()?;
         run.time(1)?;
-        self.check(&*run, &self.reference(None))?;
+        self.check(&*run, &self.reference(None, if run.approximates_gelu() { tanh_gelu } else { gelu }))?;
         let host = if effort.host { run.host()? } else { None };
         Ok(Dense { run, host })
     }
@@ -136,7 +140,7 @@ impl Layer {
         let layers = bench.load(pattern, &pruned, self.shape.m)?;
         let time = start.elapsed();
         // From the mask and the unpruned weight, so that packing is checked too.
-        let reference = self.reference(Some(&pattern.mask(pruned.selection())?));
+        let reference = self.reference(Some(&pattern.mask(pruned.selection())?), gelu);
         Ok(Prepared {
             layers,
             reference,
@@ -190,8 +194,8 @@ impl Layer {
         })
     }
 
-    /// The checked rows of W X in f64.
-    fn reference(&self, mask: Option<&Mask>) -> Vec<f64> {
+    /// The checked rows of W X in f64, with the ending's GELU in this form.
+    fn reference(&self, mask: Option<&Mask>, gelu: fn(f64) -> f64) -> Vec<f64> {
         let Shape { k, m, .. } = self.shape;
         let mut y = vec![0.0; self.rows.len() * m];
         y.par_chunks_exact_mut(m).enumerate().for_each(|(at, y)| {
@@ -201,6 +205,10 @@ impl Layer {
                 let weight = f64::from(w[column]);
                 let x = &self.wide_x[column * m..][..m];
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y += weight * f64::from(x));
+            }
+            if self.ending == Ending::BiasGelu {
+                let bias = f64::from(self.bias[row]);
+                y.iter_mut().for_each(|y| *y = gelu(*y + bias));
             }
         });
         y
@@ -223,7 +231,8 @@ impl Layer {
         let errors = found.zip(reference).map(|(y, r)| (f64::from(y) - r).abs());
         let error = errors.fold(0.0, f64::max);
         let rel_err = if error == 0.0 { 0.0 } else { error / greatest };
-        let limit = limit(self.w.dtype(), k);
+        // A tanh may be the approximate instruction.
+        let limit = limit(self.w.dtype(), k).max(if run.approximates_gelu() { 1e-3 } else { 0.0 });
         if rel_err > limit || rel_err.is_nan() {
             return Err(format!("wrong result: error {rel_err:.2e} after {}, limit {limit:.2e}", run.kernel()).into());
         }
@@ -240,6 +249,16 @@ pub fn random(len: usize, stream: u64) -> Vec<f32> {
         chunk.iter_mut().for_each(|value| *value = rng.random_range(-1.0f32..1.0));
     });
     values
+}
+
+/// Hendrycks and Gimpel, arXiv:1606.08415: x times the normal distribution's Phi(x).
+fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))
+}
+
+/// Their approximation.
+fn tanh_gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
 /// Bytes that may be had without swapping; where the system does not tell, enough for small layers.
@@ -340,10 +359,10 @@ mod tests {
         }
     }
 
-    fn measure(dtype: DType, fault: fn(&mut Vec<f32>)) -> Result<Row> {
+    fn measure(dtype: DType, ending: Ending, fault: fn(&mut Vec<f32>)) -> Result<Row> {
         let (n, k, m) = (48, 64, 24);
-        let layer = Layer::random(Shape { n, k, m }, dtype)?;
-        let bench = crate::device::open("cpu", 1)?;
+        let layer = Layer::random(Shape { n, k, m }, dtype, ending)?;
+        let bench = crate::device::open("cpu", 1, ending)?;
         let operands = Faulty(layer.operands(&*bench)?, fault);
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
         let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
@@ -355,13 +374,16 @@ mod tests {
     #[test]
     fn a_right_result_passes_and_a_wrong_element_fails_in_every_type() {
         for dtype in DType::ALL {
-            let row = measure(dtype, |_| {}).unwrap();
+            let row = measure(dtype, Ending::BiasGelu, |_| {}).unwrap();
+            assert!(row.rel_err <= limit(dtype, 64), "{dtype}");
+            let measure = |fault| measure(dtype, Ending::None, fault);
+            let row = measure(|_| {}).unwrap();
             assert!(row.rel_err <= limit(dtype, 64) && row.sparsity == 0.75 && row.rounds == 1, "{dtype}");
-            let error = measure(dtype, |y| y[5] += 0.5).err().unwrap().to_string();
+            let error = measure(|y| y[5] += 0.5).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: error "), "{error}");
-            let error = measure(dtype, |y| y[1100] = f32::NAN).err().unwrap().to_string();
+            let error = measure(|y| y[1100] = f32::NAN).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: y[45, 20] is NaN after cpu"), "{error}");
-            let error = measure(dtype, |y| y.truncate(y.len() - 1)).err().unwrap().to_string();
+            let error = measure(|y| y.truncate(y.len() - 1)).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: 1151 elements"), "{error}");
         }
     }

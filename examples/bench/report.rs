@@ -7,7 +7,7 @@ use fractal::DType;
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::args::{Case, Shape};
+use crate::args::{Case, Ending, Shape};
 use crate::device::Bench;
 use crate::measure::Row;
 use crate::profile::Profile;
@@ -85,6 +85,7 @@ fn date(day: u64) -> String {
 /// The rows so far.
 pub struct Report {
     machine: Machine,
+    ending: Ending,
     width: usize,
     rows: Vec<Measured>,
 }
@@ -98,8 +99,8 @@ struct Measured {
 
 impl Report {
     /// `width`: characters of the longest pattern.
-    pub fn new(machine: Machine, width: usize) -> Report {
-        Report { machine, width: width.clamp("pattern".len(), MOST_WIDTH), rows: Vec::new() }
+    pub fn new(machine: Machine, ending: Ending, width: usize) -> Report {
+        Report { machine, ending, width: width.clamp("pattern".len(), MOST_WIDTH), rows: Vec::new() }
     }
 
     pub fn heading(&self) -> String {
@@ -188,6 +189,7 @@ impl Report {
             "k": shape.k,
             "m": shape.m,
             "dtype": dtype.name(),
+            "epilogue": self.ending.name(),
             "pattern": case.name,
             "sparsity": case.asked.unwrap_or(row.sparsity),
             "actual_sparsity": row.sparsity,
