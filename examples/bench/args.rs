@@ -49,6 +49,9 @@ pub struct Args {
     /// Threads of the CPU [default: all cores]
     #[arg(long, value_parser = threads)]
     pub threads: Option<usize>,
+    /// Patterns prepared at a time [default: as many as cores, if memory allows]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub jobs: Option<u32>,
     /// Least time of one measurement in milliseconds: short calls are repeated until they fill it
     #[arg(long, value_name = "MS", default_value_t = 10.0, allow_hyphen_values = true, value_parser = milliseconds)]
     pub min_time: f64,

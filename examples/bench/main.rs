@@ -83,7 +83,8 @@ fn run(args: &Args) -> Result<()> {
         // Several weights are prepared at once; nothing else runs while they are timed, one after the other.
         for cases in planned.cases.chunks(layer.most_loaded(&*bench)?) {
             bar.set_message(format!("{}/{}/{} {dtype}: preparing", shape.n, shape.k, shape.m));
-            let prepared = prepare(&*bench, &layer, cases)?;
+            let jobs = args.jobs.map_or_else(|| layer.preparers(), |jobs| jobs as usize);
+            let prepared = prepare(&*bench, &layer, cases, jobs)?;
             for (case, prepared) in cases.iter().zip(prepared) {
                 bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
                 let line = match prepared {
@@ -112,13 +113,14 @@ fn prepare<'a>(
     bench: &dyn Bench,
     layer: &Layer,
     cases: &'a [Case],
+    jobs: usize,
 ) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
     let one = |case: &'a Case| match &case.pattern {
         Ok(pattern) => Ok(layer.prepare(bench, pattern)),
         Err(reason) => Err(reason.as_str()),
     };
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(layer.preparers()).build()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build()?;
     Ok(pool.install(|| cases.par_iter().with_max_len(1).map(one).collect()))
 }
 

@@ -127,7 +127,8 @@ impl Layer {
         Ok((bench.room()? / each).max(1))
     }
 
-    /// Threads that prepare patterns, each one of its own: what this machine has memory for.
+    /// Threads that prepare patterns, each one of its own: what this machine has memory for now. A machine whose memory
+    /// grows as it is used has more.
     pub fn preparers(&self) -> usize {
         let each = self.shape.n * self.shape.k * HOST_BYTES;
         (available_memory() / 2 / each).clamp(1, crate::args::cores())
