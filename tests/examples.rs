@@ -15,6 +15,9 @@ mod cuda;
 #[path = "../examples/bench/device.rs"]
 mod device;
 #[allow(dead_code)]
+#[path = "../examples/common/json_file.rs"]
+mod json_file;
+#[allow(dead_code)]
 #[path = "../examples/bench/measure.rs"]
 mod measure;
 #[allow(dead_code)]
@@ -129,6 +132,27 @@ fn bench_refuses_bad_input_before_it_measures() {
     ];
     for (arguments, expected) in cases {
         let output = bench(arguments);
+        let text = stderr(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+fn minilm(arguments: &[&str]) -> Output {
+    Command::new(example("minilm")).args(arguments).output().expect("the example starts")
+}
+
+#[test]
+fn minilm_refuses_bad_input_before_it_loads_a_model() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--pattern", "tww:3"], "`tww:3` is no pattern"),
+        (&["--json", "/no/such/directory/rows.json"], "cannot write"),
+        (&["--sparsity", "1"], "expected a number from 0 to below 1"),
+        (&[], "no model at /no/such/model"),
+    ];
+    for (arguments, expected) in cases {
+        let output = minilm(&[&["--weights", "/no/such/model"], *arguments].concat());
         let text = stderr(&output);
         assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");

@@ -9,6 +9,8 @@
 mod args;
 mod cuda;
 mod device;
+#[path = "../common/json_file.rs"]
+mod json_file;
 mod measure;
 mod profile;
 mod report;
@@ -45,7 +47,7 @@ fn run(args: &Args) -> Result<()> {
     let threads = args.threads.unwrap_or_else(args::cores);
     let bench = device::open(&args.device, threads, args.epilogue)?;
     if let Some(path) = &args.json {
-        report::check_writable(path)?;
+        json_file::check_writable(path)?;
     }
     let machine = Machine::of(&*bench, args::cores(), threads);
     machine.print();

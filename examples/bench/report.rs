@@ -1,6 +1,6 @@
 //! Rows -> the table on the terminal, and the JSON file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fractal::DType;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::Result;
 use crate::args::{Case, Ending, Shape};
 use crate::device::Bench;
+use crate::json_file;
 use crate::measure::Row;
 use crate::profile::Profile;
 
@@ -170,17 +171,9 @@ impl Report {
         );
     }
 
-    /// Writes the rows beside their file first, so that no reader finds half of them.
+    /// Writes the rows so far.
     pub fn write_json(&self, path: &Path) -> Result<()> {
-        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
-        let text = serde_json::to_string_pretty(&rows)? + "\n";
-        let temporary = temporary(path);
-        let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|e| {
-            // The file may not be there; the error to tell is the first one.
-            let _ = std::fs::remove_file(&temporary);
-            format!("cannot write {}: {e}", path.display()).into()
-        })
+        json_file::write(path, &self.rows.iter().map(|row| self.row_json(row)).collect())
     }
 
     fn row_json(&self, Measured { shape, dtype, case, row }: &Measured) -> Value {
@@ -218,25 +211,6 @@ impl Report {
             "date": self.machine.date,
         })
     }
-}
-
-/// Fails now where [`Report::write_json`] would fail after the run.
-pub fn check_writable(path: &Path) -> Result<()> {
-    let temporary = temporary(path);
-    if path.is_dir() {
-        return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
-    }
-    std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
-    })
-}
-
-/// A name beside `path` that no other process uses.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    name.into()
 }
 
 /// Characters of a pattern that the table shows.
