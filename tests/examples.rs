@@ -12,6 +12,7 @@ mod args;
 #[allow(dead_code)]
 #[path = "../examples/bench/cuda.rs"]
 mod cuda;
+#[allow(dead_code)]
 #[path = "../examples/bench/device.rs"]
 mod device;
 #[allow(dead_code)]

@@ -263,6 +263,13 @@ pub struct PlannedLayer {
     pub cases: Vec<Case>,
 }
 
+impl PlannedLayer {
+    /// Whether its weight is that of another layer.
+    pub fn same_weight(&self, other: &PlannedLayer) -> bool {
+        (self.shape.n, self.shape.k, self.dtype) == (other.shape.n, other.shape.k, other.dtype)
+    }
+}
+
 /// One row of the table.
 #[derive(Clone)]
 pub struct Case {

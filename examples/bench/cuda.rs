@@ -80,6 +80,14 @@ impl CudaBench {
     }
 }
 
+/// Compiles the kernels for m tokens.
+fn ready(layers: &[Layer], m: usize) -> Result<()> {
+    for layer in layers {
+        layer.cuda().ok_or("the layer is not on a GPU")?.prepare(m)?;
+    }
+    Ok(())
+}
+
 /// `580.159.04`, where the kernel module tells.
 fn driver_version() -> Option<String> {
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
@@ -111,12 +119,18 @@ impl Bench for CudaBench {
 
     fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>> {
         let kernel = self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?;
-        let layers = (0..self.weights(pruned.packed_bytes(), m)).map(|_| {
-            let layer = kernel.load(pruned)?;
-            layer.cuda().ok_or("the layer is not on a GPU")?.prepare(m)?;
-            Ok(layer)
-        });
-        layers.collect()
+        let layers = (0..self.weights(pruned.packed_bytes(), m)).map(|_| Ok(kernel.load(pruned)?));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        ready(&layers, m)?;
+        Ok(layers)
+    }
+
+    fn serves(&self, layers: &[Layer], packed_bytes: usize, m: usize) -> Result<bool> {
+        let serves = layers.len() == self.weights(packed_bytes, m);
+        if serves {
+            ready(layers, m)?;
+        }
+        Ok(serves)
     }
 
     fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>> {
@@ -214,8 +228,8 @@ impl Operands for CudaOperands {
         self.run(Side::Dense { gemm, weights: self.weights.clone() }, sets)
     }
 
-    fn sparse(&self, layers: Vec<Layer>) -> Result<Box<dyn Run>> {
-        self.run(Side::Sparse(layers), self.sets.clone())
+    fn sparse(&self, layers: &[Layer]) -> Result<Box<dyn Run>> {
+        self.run(Side::Sparse(layers.to_vec()), self.sets.clone())
     }
 }
 

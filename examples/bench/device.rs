@@ -37,6 +37,9 @@ pub trait Bench: Sync {
     /// turns over copies. Several threads load at once.
     fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>>;
 
+    /// Whether what [`Bench::load`] made of a weight of `packed_bytes` serves `m` tokens too; then it is made ready for them.
+    fn serves(&self, layers: &[Layer], packed_bytes: usize, m: usize) -> Result<bool>;
+
     /// The operands of one layer where the device reads them, for both sides. `bias` has one f32 for each row of W.
     fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>>;
 }
@@ -47,7 +50,7 @@ pub trait Operands {
     fn dense(&self) -> Result<Box<dyn Run>>;
 
     /// What [`Bench::load`] has made of one weight.
-    fn sparse(&self, layers: Vec<Layer>) -> Result<Box<dyn Run>>;
+    fn sparse(&self, layers: &[Layer]) -> Result<Box<dyn Run>>;
 }
 
 /// One side of a comparison, with its operands where the device reads them.
@@ -130,6 +133,10 @@ impl Bench for CpuBench {
         Ok(vec![self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?.load(pruned)?])
     }
 
+    fn serves(&self, _layers: &[Layer], _packed_bytes: usize, _m: usize) -> Result<bool> {
+        Ok(true)
+    }
+
     fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>> {
         let bias = match self.ending {
             Ending::None => None,
@@ -166,8 +173,8 @@ impl Operands for CpuOperands {
         }))
     }
 
-    fn sparse(&self, mut layers: Vec<Layer>) -> Result<Box<dyn Run>> {
-        let layer = layers.swap_remove(0);
+    fn sparse(&self, layers: &[Layer]) -> Result<Box<dyn Run>> {
+        let layer = layers[0].clone();
         Ok(Box::new(CpuSparse { layer, x: self.x.clone(), bias: self.bias.clone(), y: self.poisoned()? }))
     }
 }

@@ -17,6 +17,7 @@ mod report;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -26,7 +27,7 @@ use rayon::prelude::*;
 use args::{Args, Case};
 use device::Bench;
 use fractal::DType;
-use measure::{Effort, Layer, Prepared};
+use measure::{Effort, Layer, Loaded, Prepared};
 use profile::Rates;
 use report::{Machine, Report};
 
@@ -60,7 +61,9 @@ fn run(args: &Args) -> Result<()> {
     let bar = progress_bar(cases().count());
     // Of each type, measured before its first layer.
     let mut known: Vec<(DType, Option<Rates>)> = Vec::new();
-    for planned in &plan.layers {
+    // Of each case of the layer before, where the weight is the same.
+    let mut loaded: Vec<Option<Arc<Loaded>>> = Vec::new();
+    for (number, planned) in plan.layers.iter().enumerate() {
         let (shape, dtype) = (planned.shape, planned.dtype);
         let at = |error: Box<dyn Error + Send + Sync>, pattern: &str| {
             bar.finish_and_clear();
@@ -82,13 +85,21 @@ fn run(args: &Args) -> Result<()> {
         let layer = Layer::random(shape, dtype, args.epilogue).map_err(|e| at(e, "data"))?;
         let operands = layer.operands(&*bench).map_err(|e| at(e, "operands"))?;
         let mut dense = layer.dense(&*operands, effort).map_err(|e| at(e, "dense"))?;
+        let most = layer.most_loaded(&*bench)?;
+        let same = plan.layers.get(number + 1).is_some_and(|next| next.same_weight(planned));
+        let keeps = same && planned.cases.len() <= most;
+        loaded.resize(planned.cases.len(), None);
         // Several weights are prepared at once; nothing else runs while they are timed, one after the other.
-        for cases in planned.cases.chunks(layer.most_loaded(&*bench)?) {
+        for (cases, loaded) in planned.cases.chunks(most).zip(loaded.chunks_mut(most)) {
             bar.set_message(format!("{}/{}/{} {dtype}: preparing", shape.n, shape.k, shape.m));
             let jobs = args.jobs.map_or_else(|| layer.preparers(), |jobs| jobs as usize);
-            let prepared = prepare(&*bench, &layer, cases, jobs)?;
-            for (case, prepared) in cases.iter().zip(prepared) {
+            let prepared = prepare(&*bench, &layer, cases, loaded, jobs)?;
+            for ((case, prepared), loaded) in cases.iter().zip(prepared).zip(loaded) {
                 bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
+                *loaded = match &prepared {
+                    Ok(Ok(prepared)) if keeps => Some(Arc::clone(&prepared.loaded)),
+                    _ => None,
+                };
                 let line = match prepared {
                     Ok(prepared) => {
                         let row = prepared.and_then(|p| layer.measure(&*operands, &mut dense, p, effort, rates));
@@ -115,15 +126,16 @@ fn prepare<'a>(
     bench: &dyn Bench,
     layer: &Layer,
     cases: &'a [Case],
+    loaded: &[Option<Arc<Loaded>>],
     jobs: usize,
 ) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
-    let one = |case: &'a Case| match &case.pattern {
-        Ok(pattern) => Ok(layer.prepare(bench, pattern)),
+    let one = |(case, loaded): (&'a Case, &Option<Arc<Loaded>>)| match &case.pattern {
+        Ok(pattern) => Ok(layer.prepare(bench, pattern, loaded.as_ref())),
         Err(reason) => Err(reason.as_str()),
     };
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build()?;
-    Ok(pool.install(|| cases.par_iter().with_max_len(1).map(one).collect()))
+    Ok(pool.install(|| cases.par_iter().zip(loaded).with_max_len(1).map(one).collect()))
 }
 
 /// On stderr, so that the table can be piped.

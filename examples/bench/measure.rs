@@ -2,6 +2,7 @@
 //! dense baseline, alone.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fractal::cpu::Values;
@@ -35,10 +36,10 @@ pub struct Layer {
     rows: Vec<usize>,
 }
 
-/// A pruned weight on its device, with the reference, before it is timed.
-pub struct Prepared {
+/// A pruned weight on its device.
+pub struct Loaded {
     layers: Vec<fractal::Layer>,
-    reference: Vec<f64>,
+    mask: Mask,
     kept: usize,
     sparsity: f64,
     packed_bytes: usize,
@@ -46,6 +47,12 @@ pub struct Prepared {
     retained: f64,
     /// Time to prune, pack, compile and load.
     time: Duration,
+}
+
+/// What it must compute for a layer's tokens, before it is timed.
+pub struct Prepared {
+    pub loaded: Arc<Loaded>,
+    reference: Vec<f64>,
 }
 
 /// How long to measure.
@@ -134,17 +141,26 @@ impl Layer {
         (available_memory() / 2 / each).clamp(1, crate::args::cores())
     }
 
-    /// Prunes, packs and loads the weight, and computes what the result must be. Several patterns at once.
-    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Prepared> {
+    /// Prunes, packs and loads the weight, or takes what was loaded `before` for other tokens, and computes what the result
+    /// must be. Several patterns at once.
+    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern, before: Option<&Arc<Loaded>>) -> Result<Prepared> {
+        let loaded = match before {
+            Some(before) if bench.serves(&before.layers, before.packed_bytes, self.shape.m)? => Arc::clone(before),
+            _ => Arc::new(self.load(bench, pattern)?),
+        };
+        // From the mask and the unpruned weight, so that packing is checked too.
+        let reference = self.reference(Some(&loaded.mask), gelu);
+        Ok(Prepared { loaded, reference })
+    }
+
+    fn load(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Loaded> {
         let start = Instant::now();
         let pruned = prune(pattern, &self.w, &Magnitude)?;
         let layers = bench.load(pattern, &pruned, self.shape.m)?;
         let time = start.elapsed();
-        // From the mask and the unpruned weight, so that packing is checked too.
-        let reference = self.reference(Some(&pattern.mask(pruned.selection())?), gelu);
-        Ok(Prepared {
+        Ok(Loaded {
             layers,
-            reference,
+            mask: pattern.mask(pruned.selection())?,
             kept: pruned.kept(),
             sparsity: pruned.sparsity(),
             packed_bytes: pruned.packed_bytes(),
@@ -163,9 +179,9 @@ impl Layer {
         effort: Effort,
         rates: Option<Rates>,
     ) -> Result<Row> {
-        let Prepared { layers, reference, kept, sparsity, packed_bytes, dense_bytes, retained, time: prepare } =
-            prepared;
-        let mut sparse = operands.sparse(layers)?;
+        let Prepared { loaded, reference } = prepared;
+        let &Loaded { kept, sparsity, packed_bytes, dense_bytes, retained, time: prepare, .. } = &*loaded;
+        let mut sparse = operands.sparse(&loaded.layers)?;
         let first = sparse.time(1)?;
         let rel_err = self.check(&*sparse, &reference)?;
         let (time, dense, rounds) = in_turns(&mut *sparse, &mut *baseline.run, first, effort)?;
@@ -338,7 +354,7 @@ mod tests {
             self.0.dense()
         }
 
-        fn sparse(&self, layers: Vec<fractal::Layer>) -> Result<Box<dyn Run>> {
+        fn sparse(&self, layers: &[fractal::Layer]) -> Result<Box<dyn Run>> {
             Ok(Box::new(FaultyRun(self.0.sparse(layers)?, self.1)))
         }
     }
@@ -368,7 +384,7 @@ mod tests {
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
         let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
         let mut dense = layer.dense(&operands, effort)?;
-        let prepared = layer.prepare(&*bench, &pattern)?;
+        let prepared = layer.prepare(&*bench, &pattern, None)?;
         layer.measure(&operands, &mut dense, prepared, effort, None)
     }
 
