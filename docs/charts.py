@@ -1,16 +1,113 @@
 #!/usr/bin/env python3
-"""Rows of the example bench as a chart: the speedup of each pattern over dense, one panel a sparsity, one bar a shape.
+"""Makes every table and chart of docs/performance.md from the rows of the example bench (and of peers.py):
 
-    cargo run --release --example bench -- --shapes paper --pattern all --sparsity 0.5,0.75,0.9375 --json rows.json
-    python3 docs/charts.py rows.json chart.svg
+    cargo run --release --example bench -- --shapes paper --pattern all --sparsity 0.5,0.75 --json docs/data/rows.json
+    python3 docs/charts.py             # all of docs/*.md
+    python3 docs/charts.py --check     # fails where a table or a chart is not that of its data
+
+In the Markdown, what stands between two comments is replaced:
+
+    <!-- speedups: data/rows.json dtype=f16 sparsity=0.75 patterns=tw:128,bw:128x64 -->
+    <!-- end -->
+
+`speedups` is a table with a column for each pattern, `bounds` one of the parts of their bounds that they reach, `times` one of
+microseconds; the last row of `speedups` is their geometric mean. `chart` makes a picture and a link to it: `file=NAME.svg` says
+where, `title=…` what the link says (with `_` for blanks). Several files are read one after the other; of rows of the same
+layer, pattern and sparsity the last one counts. Left out, a filter lets everything pass; `epilogue` is none if it is left out.
 """
 import json
+import math
+import re
+import statistics
 import sys
 from html import escape
+from pathlib import Path
 
+DOCS = Path(__file__).resolve().parent
+MARKED = re.compile(r"<!-- (speedups|bounds|times|chart): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 PANEL_WIDTH, ROW_HEIGHT, BAR_HEIGHT = 360, 16, 11
 LEFT, TOP, GAP = 150, 64, 24
 COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000"]
+
+
+def unique(values):
+    return list(dict.fromkeys(values))
+
+
+def shape_of(row):
+    return f'{row["n"]}/{row["k"]}/{row["m"]}'
+
+
+# Rows.
+
+
+def rows_of(files, options):
+    """The rows of the files that pass the filters, each layer, pattern and sparsity once."""
+    rows = {}
+    for file in files:
+        for row in json.loads((DOCS / file).read_text(encoding="utf-8")):
+            if "speedup" in row and passes(row, options):
+                rows[(shape_of(row), row["dtype"], row["pattern"], row["sparsity"])] = row
+    rows = list(rows.values())
+    if "patterns" in options:
+        order = options["patterns"].split(",")
+        # Stable: the shapes stay in the order of the files.
+        rows.sort(key=lambda row: order.index(row["pattern"]))
+    if not rows:
+        raise ValueError(f"no row of {', '.join(files)} passes {options}")
+    return rows
+
+
+def passes(row, options):
+    sparsities = [float(text) for text in options.get("sparsity", "").split(",") if text]
+    return (
+        ("dtype" not in options or row["dtype"] == options["dtype"])
+        and (not sparsities or any(abs(row["sparsity"] - sparsity) < 1e-6 for sparsity in sparsities))
+        and ("patterns" not in options or row["pattern"] in options["patterns"].split(","))
+        and ("shapes" not in options or shape_of(row) in options["shapes"].split(","))
+        and row.get("epilogue", "none") == options.get("epilogue", "none")
+    )
+
+
+# Tables.
+
+
+def value(kind, row):
+    if row is None:
+        return "-"
+    if kind == "bounds":
+        profile = row.get("profile")
+        return f'{profile["bound_reached"] * 100:.0f} %' if profile else "-"
+    return f'{row["speedup"]:.2f}' if kind == "speedups" else f'{row["time_us"]:.1f}'
+
+
+def table(kind, files, options):
+    rows = rows_of(files, options)
+    # The rows of peers.py have the sparsity that each library offers.
+    sparsities = unique(row["sparsity"] for row in rows if "torch" not in row)
+    if len(unique(row["dtype"] for row in rows)) > 1 or len(sparsities) > 1:
+        raise ValueError(f"rows of several types or sparsities in one table: {options}")
+    names = [name for name in unique(row["pattern"] for row in rows) if name != "dense"]
+    cells_of = {(shape_of(row), row["pattern"]): row for row in rows}
+    shapes = unique(map(shape_of, rows))
+    lines = [f'| n/k/m | dense us | {" | ".join(names)} |', "|---" * (len(names) + 2) + "|"]
+    for shape in shapes:
+        cells = [cells_of.get((shape, name)) for name in names]
+        dense = statistics.median(row["dense_us"] for row in rows if shape_of(row) == shape)
+        lines.append(f'| {shape} | {dense:.1f} | {" | ".join(value(kind, row) for row in cells)} |')
+    if kind == "speedups" and len(shapes) > 1:
+        lines.append(f'| geometric mean | | {" | ".join(mean(cells_of, shapes, name) for name in names)} |')
+    return "\n".join(lines)
+
+
+def mean(cells_of, shapes, name):
+    """Over the shapes that were measured, with their number where that is not all."""
+    logs = [math.log(cells_of[(shape, name)]["speedup"]) for shape in shapes if (shape, name) in cells_of]
+    text = f"{math.exp(sum(logs) / len(logs)):.2f}"
+    return text if len(logs) == len(shapes) else f"{text} of {len(logs)}"
+
+
+# Charts.
 
 
 def text(x, y, words, anchor="start", size=11, weight="normal"):
@@ -21,10 +118,6 @@ def text(x, y, words, anchor="start", size=11, weight="normal"):
 def line(x, y0, y1, colour, dash=""):
     dash = f' stroke-dasharray="{dash}"' if dash else ""
     return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y0}" y2="{y1}" stroke="{colour}"{dash}/>'
-
-
-def unique(values):
-    return list(dict.fromkeys(values))
 
 
 def panel(rows, names, shapes, left, height, scale):
@@ -50,10 +143,6 @@ def panel(rows, names, shapes, left, height, scale):
     return parts
 
 
-def shape_of(row):
-    return f'{row["n"]}/{row["k"]}/{row["m"]}'
-
-
 def chart(rows):
     names, shapes = unique(row["pattern"] for row in rows), unique(map(shape_of, rows))
     sparsities = sorted({row["sparsity"] for row in rows})
@@ -65,8 +154,9 @@ def chart(rows):
     width = LEFT + len(sparsities) * (PANEL_WIDTH + GAP)
     legend = TOP + height + GAP
     total = legend + len(shapes) * ROW_HEIGHT + GAP
-    first = rows[0]
-    heading = f'{first["dtype"]} on {first["machine"]}, against {first["baseline"]}, {first["date"]}'
+    dtypes, machines, dates = ([*unique(row[key] for row in rows)] for key in ("dtype", "machine", "date"))
+    baselines = unique(row.get("baseline", "PyTorch") for row in rows)
+    heading = f'{", ".join(dtypes)} on {"; ".join(machines)}, against {", ".join(baselines)}, {", ".join(dates)}'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{total}" font-family="sans-serif">',
         f'<rect width="{width}" height="{total}" fill="white"/>',
@@ -86,21 +176,50 @@ def chart(rows):
     return "\n".join(parts + ["</svg>", ""])
 
 
+# Files.
+
+
+def made(page):
+    """The files that a page asks for, itself first: path -> text."""
+    files = {}
+
+    def replacement(match):
+        kind, words = match.group(1), match.group(2).split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        sources = [word for word in words if "=" not in word]
+        unknown = options.keys() - {"dtype", "sparsity", "patterns", "shapes", "epilogue", "file", "title"}
+        if unknown or not sources:
+            raise ValueError(f"`{match.group(2)}`: {'unknown ' + ', '.join(unknown) if unknown else 'no file'}")
+        if kind == "chart":
+            rows = rows_of(sources, options)
+            files[page.parent / options["file"]] = chart(rows)
+            body = f'[{options.get("title", options["file"]).replace("_", " ")}]({options["file"]})'
+        else:
+            body = table(kind, sources, options)
+        return f"<!-- {kind}: {match.group(2)} -->\n{body}\n<!-- end -->"
+
+    whole = MARKED.sub(replacement, page.read_text(encoding="utf-8"))
+    return {page: whole} | files
+
+
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: charts.py ROWS.json CHART.svg")
-    with open(sys.argv[1], encoding="utf-8") as file:
-        rows = json.load(file)
-    if not rows:
-        sys.exit(f"{sys.argv[1]} has no rows")
-    dtypes = unique(row["dtype"] for row in rows)
-    for dtype in dtypes:
-        # One chart a type: times of different types are not compared with one baseline.
-        stem, dot, ending = sys.argv[2].rpartition(".")
-        path = sys.argv[2] if len(dtypes) == 1 else f"{stem}-{dtype}{dot}{ending}"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(chart([row for row in rows if row["dtype"] == dtype]))
-        print(path)
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit("usage: charts.py [--check]")
+    stale = []
+    for page in sorted(DOCS.glob("*.md")):
+        try:
+            files = made(page)
+        except (ValueError, KeyError, OSError) as error:
+            sys.exit(f"{page.name}: {error}")
+        for path, content in files.items():
+            if path.is_file() and path.read_text(encoding="utf-8") == content:
+                continue
+            stale.append(path)
+            if not sys.argv[1:]:
+                path.write_text(content, encoding="utf-8")
+                print(path)
+    if sys.argv[1:] and stale:
+        sys.exit(f"not of their data: {', '.join(path.name for path in stale)}; run docs/charts.py")
 
 
 if __name__ == "__main__":

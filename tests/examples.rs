@@ -12,11 +12,18 @@ mod args;
 #[allow(dead_code)]
 #[path = "../examples/bench/cuda.rs"]
 mod cuda;
+#[allow(dead_code)]
 #[path = "../examples/bench/device.rs"]
 mod device;
 #[allow(dead_code)]
+#[path = "../examples/common/json_file.rs"]
+mod json_file;
+#[allow(dead_code)]
 #[path = "../examples/bench/measure.rs"]
 mod measure;
+#[allow(dead_code)]
+#[path = "../examples/bench/profile.rs"]
+mod profile;
 #[allow(dead_code)]
 #[path = "../examples/bench/report.rs"]
 mod report;
@@ -90,6 +97,21 @@ fn bench_writes_a_row_for_every_pattern_and_type() {
 }
 
 #[test]
+fn bench_times_and_checks_an_epilogue() {
+    let path = scratch("epilogue.json");
+    let file = path.to_str().expect("a temporary path is text");
+    let mut arguments =
+        vec!["--shape", "70,96,33", "--dtype", "f32,f16,bf16", "--device", "cpu", "--pattern", "tw:8,ew"];
+    arguments.extend(["--epilogue", "bias-gelu", "--rounds", "1", "--min-time", "0", "--json", file]);
+    let output = bench(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("the file is there")).expect("JSON");
+    std::fs::remove_file(&path).expect("the file can be removed");
+    let rows = rows.as_array().expect("a list");
+    assert!(rows.len() == 6 && rows.iter().all(|row| row["epilogue"] == "bias-gelu"), "{rows:?}");
+}
+
+#[test]
 fn bench_refuses_bad_input_before_it_measures() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "no shape: pass --shape n,k,m or --shapes paper"),
@@ -97,7 +119,7 @@ fn bench_refuses_bad_input_before_it_measures() {
         (&["--shape", "1,2"], "found 2 numbers"),
         (&["--shape", "-1,2,3"], "n is `-1`"),
         (&["--shape", "1000000,1000000,1"], "the weight has 1000000 x 1000000 elements; expected at most 2^30"),
-        (&["--shapes", "tiny"], "expected `paper` or `large`"),
+        (&["--shapes", "tiny"], "expected `paper`, `large`, `mid` or `decode`"),
         (&["--shape", "8,8,8", "--dtype", "f64"], "expected f32, f16 or bf16"),
         (&["--shape", "8,8,8", "--sparsity", "75"], "for 75 % give 0.75"),
         (&["--shape", "8,8,8", "--pattern", "tww:3"], "`tww:3` is no pattern"),
@@ -105,11 +127,33 @@ fn bench_refuses_bad_input_before_it_measures() {
         (&["--shape", "8,8,8", "--pattern", "2:4", "--sparsity", "0.75"], "the name fixes 50 % sparsity"),
         (&["--shape", "8,8,8", "--device", "tpu"], "expected `cpu`, `auto`, `cuda`"),
         (&["--shape", "8,8,8", "--device", "cpu", "--json", "/no/such/directory/rows.json"], "cannot write"),
+        (&["--shape", "8,8,8", "--epilogue", "gelu"], "expected none or bias-gelu"),
         (&["--shape", "8,8,8", "--rounds", "0"], "--rounds"),
         (&["--shape", "8,8,8", "--threads", "0"], "expected a number from 1 to"),
     ];
     for (arguments, expected) in cases {
         let output = bench(arguments);
+        let text = stderr(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
+
+fn minilm(arguments: &[&str]) -> Output {
+    Command::new(example("minilm")).args(arguments).output().expect("the example starts")
+}
+
+#[test]
+fn minilm_refuses_bad_input_before_it_loads_a_model() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--pattern", "tww:3"], "`tww:3` is no pattern"),
+        (&["--json", "/no/such/directory/rows.json"], "cannot write"),
+        (&["--sparsity", "1"], "expected a number from 0 to below 1"),
+        (&[], "no model at /no/such/model"),
+    ];
+    for (arguments, expected) in cases {
+        let output = minilm(&[&["--weights", "/no/such/model"], *arguments].concat());
         let text = stderr(&output);
         assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");

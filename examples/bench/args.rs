@@ -16,7 +16,8 @@ pub struct Args {
     /// A layer as n,k,m: output features, input features, tokens; may be given several times
     #[arg(long, value_name = "N,K,M", allow_hyphen_values = true)]
     shape: Vec<Shape>,
-    /// A list of shapes: `paper` (layers of BERT and ResNet, and large ones) or `large`; may be given several times
+    /// A list of shapes: `paper` (layers of BERT and ResNet, and large ones), `large`, `mid` or `decode` (1 to 32 tokens);
+    /// may be given several times
     #[arg(long, value_name = "LIST", value_parser = shape_list)]
     shapes: Vec<ShapeList>,
     /// Storage types of weight and activations: f32, f16, bf16
@@ -32,15 +33,25 @@ pub struct Args {
     /// Where the layers run: cpu, cuda, auto
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// Also write the results to this file, as a JSON list of one object a row
+    /// What is done to each element before it is stored, on both sides: none or bias-gelu
+    #[arg(long, default_value = "none", value_parser = ending)]
+    pub epilogue: Ending,
+    /// Also write the results to this file, as a JSON list of one object a row; after each row
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Below each row of a GPU, what bounds it and what its kernel uses; and the CPU's time for a call. The JSON always has
+    /// the former
+    #[arg(long)]
+    pub profile: bool,
     /// Most rounds a row; one that takes long ends after a few seconds, but never before 3 rounds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
     /// Threads of the CPU [default: all cores]
     #[arg(long, value_parser = threads)]
     pub threads: Option<usize>,
+    /// Patterns prepared at a time [default: as many as cores, if memory allows]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub jobs: Option<u32>,
     /// Least time of one measurement in milliseconds: short calls are repeated until they fill it
     #[arg(long, value_name = "MS", default_value_t = 10.0, allow_hyphen_values = true, value_parser = milliseconds)]
     pub min_time: f64,
@@ -55,6 +66,24 @@ pub struct Shape {
     pub k: usize,
     /// Tokens.
     pub m: usize,
+}
+
+/// What follows the multiplication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    None,
+    /// A bias for each feature, then GELU.
+    BiasGelu,
+}
+
+impl Ending {
+    /// What the table and the JSON call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::None => "none",
+            Ending::BiasGelu => "bias-gelu",
+        }
+    }
 }
 
 /// `Vec` has a meaning of its own to clap.
@@ -110,6 +139,22 @@ const PAPER: &[[usize; 3]] = &[
 const LARGE: &[[usize; 3]] =
     &[[4096, 4096, 4096], [16384, 4096, 4096], [4096, 16384, 4096], [4096, 11008, 4096], [8192, 8192, 8192]];
 
+const MID: &[[usize; 3]] = &[[4096, 1024, 8192], [1024, 4096, 8192], [3072, 768, 4096]];
+
+/// Layers of language models that make one token for each of a few users.
+const DECODE: &[[usize; 3]] = &[
+    [11008, 4096, 1],
+    [11008, 4096, 4],
+    [11008, 4096, 8],
+    [11008, 4096, 16],
+    [11008, 4096, 32],
+    [4096, 14336, 1],
+    [4096, 14336, 4],
+    [4096, 14336, 8],
+    [4096, 14336, 16],
+    [4096, 14336, 32],
+];
+
 /// The most elements of one operand: 4 GiB of f32.
 const MOST_ELEMENTS: usize = 1 << 30;
 
@@ -143,9 +188,16 @@ fn shape_list(name: &str) -> std::result::Result<ShapeList, String> {
     let shapes = match name {
         "paper" => PAPER,
         "large" => LARGE,
-        _ => return Err("expected `paper` or `large`; give single shapes as --shape n,k,m".into()),
+        "mid" => MID,
+        "decode" => DECODE,
+        _ => return Err("expected `paper`, `large`, `mid` or `decode`; give single shapes as --shape n,k,m".into()),
     };
     Ok(ShapeList(shapes.iter().map(|&[n, k, m]| Shape { n, k, m }).collect()))
+}
+
+fn ending(name: &str) -> std::result::Result<Ending, String> {
+    let endings = [Ending::None, Ending::BiasGelu];
+    endings.into_iter().find(|ending| ending.name() == name).ok_or_else(|| "expected none or bias-gelu".into())
 }
 
 fn dtype(name: &str) -> std::result::Result<DType, String> {
@@ -211,6 +263,13 @@ pub struct PlannedLayer {
     pub cases: Vec<Case>,
 }
 
+impl PlannedLayer {
+    /// Whether its weight is that of another layer.
+    pub fn same_weight(&self, other: &PlannedLayer) -> bool {
+        (self.shape.n, self.shape.k, self.dtype) == (other.shape.n, other.shape.k, other.dtype)
+    }
+}
+
 /// One row of the table.
 #[derive(Clone)]
 pub struct Case {
@@ -229,7 +288,7 @@ impl Args {
     /// No shape, a pattern that was asked for by name and cannot be had, DSL text that does not check.
     pub fn plan(&self) -> Result<Plan> {
         let listed = self.shapes.iter().flat_map(|list| list.0.iter().copied());
-        let shapes: Vec<Shape> = self.shape.iter().copied().chain(listed).collect();
+        let shapes = unique(self.shape.iter().copied().chain(listed));
         if shapes.is_empty() {
             return Err("no shape: pass --shape n,k,m or --shapes paper".into());
         }
@@ -239,11 +298,19 @@ impl Args {
         };
         let mut layers = Vec::new();
         for &shape in &shapes {
-            for &dtype in &self.dtype {
+            for dtype in unique(self.dtype.iter().copied()) {
                 let mut cases = Vec::new();
                 for asked in &asked {
                     self.add_cases(asked, shape, dtype, &mut cases)?;
                 }
+                // What `all` and a name, or two lists, have in common is measured once.
+                let mut seen = Vec::new();
+                cases.retain(|case| {
+                    let key = (case.name.clone(), case.asked);
+                    let new = !seen.contains(&key);
+                    seen.push(key);
+                    new
+                });
                 layers.push(PlannedLayer { shape, dtype, cases });
             }
         }
@@ -252,7 +319,8 @@ impl Args {
 
     fn add_cases(&self, asked: &Asked, shape: Shape, dtype: DType, cases: &mut Vec<Case>) -> Result<()> {
         let Shape { n, k, .. } = shape;
-        let sparsities = if self.sparsity.is_empty() { &[0.75][..] } else { &self.sparsity };
+        let given = unique(self.sparsity.iter().copied());
+        let sparsities = if given.is_empty() { &[0.75][..] } else { &given };
         match asked {
             Asked::All => {
                 for &sparsity in sparsities {
@@ -282,6 +350,16 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Each value once, where it is first.
+fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut kept, value| {
+        if !kept.contains(&value) {
+            kept.push(value);
+        }
+        kept
+    })
 }
 
 fn case(named: Named, asked: Option<f64>, shape: Shape) -> Case {
@@ -343,6 +421,9 @@ mod tests {
         }
         assert_eq!(dtype("f64").unwrap_err(), "expected f32, f16 or bf16");
         assert!(shape_list("small").is_err());
+        assert_eq!(shape_list("decode").unwrap().0.len(), 10);
+        assert_eq!(ending("bias-gelu"), Ok(Ending::BiasGelu));
+        assert_eq!(ending("gelu").unwrap_err(), "expected none or bias-gelu");
         assert!(threads("0").is_err());
         assert!(milliseconds("-1").is_err());
     }
@@ -366,6 +447,17 @@ mod tests {
         use DType::{BF16, F32};
         assert_eq!(layers, [(64, F32, 4), (64, BF16, 4), (32, F32, 4), (32, BF16, 4)]);
         assert_eq!(super::Args::parse_from(["bench", "--shapes", "paper"]).plan().unwrap().layers.len(), 12);
+    }
+
+    #[test]
+    fn what_is_given_twice_counts_once() {
+        let plan = plan(
+            "--shape 64,64,8 --shape 64,64,8 --dtype f32,f32 --sparsity 0.5,0.75,0.5 --pattern tw:16,ew --pattern ew",
+        );
+        let plan = plan.unwrap();
+        let cases: Vec<_> = plan.layers[0].cases.iter().map(|c| (c.name.as_str(), c.asked.unwrap())).collect();
+        assert_eq!(plan.layers.len(), 1);
+        assert_eq!(cases, [("tw:16", 0.5), ("tw:16", 0.75), ("ew", 0.5), ("ew", 0.75)]);
     }
 
     #[test]

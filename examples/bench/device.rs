@@ -5,12 +5,15 @@
 use std::time::{Duration, Instant};
 
 use fractal::cpu::{self, Epilogue, MatMut, MatRef, Values};
+use fractal::dsl::EpilogueOp;
 use fractal::pattern::Pattern;
-use fractal::{Device, Gemm, Layer, Pruned, Tensor};
+use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
+use crate::args::Ending;
 use crate::cuda::CudaBench;
 use crate::measure::available_memory;
+use crate::profile::{Launches, Rates};
 
 /// A device with its dense baseline.
 pub trait Bench: Sync {
@@ -25,11 +28,20 @@ pub trait Bench: Sync {
     /// Bytes of weights that may be loaded at a time.
     fn room(&self) -> Result<usize>;
 
-    /// A pruned weight, compiled and loaded, the kernel for `m` tokens included. Several threads load at once.
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Layer>;
+    /// What it does at best; `None` where that is not measured.
+    fn rates(&self, _dtype: DType) -> Result<Option<Rates>> {
+        Ok(None)
+    }
 
-    /// The operands of one layer where the device reads them, for both sides.
-    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>>;
+    /// A pruned weight, compiled and loaded, the kernel for `m` tokens included; several times where calls are to take
+    /// turns over copies. Several threads load at once.
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>>;
+
+    /// Whether what [`Bench::load`] made of a weight of `packed_bytes` serves `m` tokens too; then it is made ready for them.
+    fn serves(&self, layers: &[Layer], packed_bytes: usize, m: usize) -> Result<bool>;
+
+    /// The operands of one layer where the device reads them, for both sides. `bias` has one f32 for each row of W.
+    fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>>;
 }
 
 /// One layer's operands.
@@ -37,8 +49,8 @@ pub trait Operands {
     /// The baseline: the fastest dense GEMM of this device, on the same resources.
     fn dense(&self) -> Result<Box<dyn Run>>;
 
-    /// A layer that [`Bench::load`] has made.
-    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>>;
+    /// What [`Bench::load`] has made of one weight.
+    fn sparse(&self, layers: &[Layer]) -> Result<Box<dyn Run>>;
 }
 
 /// One side of a comparison, with its operands where the device reads them.
@@ -48,6 +60,11 @@ pub trait Run {
 
     /// Y [n, m] after the last call; elements that no call of this side has written are NaN.
     fn result(&self) -> Result<Tensor>;
+
+    /// Whether its GELU is the tanh form.
+    fn approximates_gelu(&self) -> bool {
+        false
+    }
 
     /// The kernel that runs.
     fn kernel(&self) -> String;
@@ -62,9 +79,14 @@ pub trait Run {
         None
     }
 
-    /// Registers of a thread, where a compiler told.
-    fn registers(&self) -> Option<u32> {
-        None
+    /// What a call puts on the device, where that can be told.
+    fn launches(&self) -> Result<Option<Launches>> {
+        Ok(None)
+    }
+
+    /// CPU time to put a call on the device's queue, where calls do not wait.
+    fn host(&self) -> Result<Option<Duration>> {
+        Ok(None)
     }
 }
 
@@ -72,18 +94,30 @@ pub trait Run {
 ///
 /// # Errors
 /// A device that is not there, or has no baseline.
-pub fn open(text: &str, threads: usize) -> Result<Box<dyn Bench>> {
+pub fn open(text: &str, threads: usize, ending: Ending) -> Result<Box<dyn Bench>> {
     let device: Device = text.parse()?;
     match device.name() {
-        "cpu" => Ok(Box::new(CpuBench { device: Device::cpu_with_threads(threads), threads })),
-        "cuda" => Ok(Box::new(CudaBench::new(device, if text == "auto" { "cuda" } else { text })?)),
+        "cpu" => Ok(Box::new(CpuBench { device: Device::cpu_with_threads(threads), threads, ending })),
+        "cuda" => Ok(Box::new(CudaBench::new(device, if text == "auto" { "cuda" } else { text }, ending)?)),
         other => Err(format!("device `{other}` has no dense baseline in this benchmark; pass --device cpu").into()),
     }
 }
 
+/// A product with this ending; its bias is called [`BIAS`].
+pub fn gemm(pattern: &Pattern, dtype: DType, ending: Ending) -> Gemm {
+    let gemm = Gemm::new(pattern.clone(), dtype);
+    match ending {
+        Ending::None => gemm,
+        Ending::BiasGelu => gemm.with_epilogue(&[EpilogueOp::Bias(BIAS.into()), EpilogueOp::Gelu]),
+    }
+}
+
+pub const BIAS: &str = "bias";
+
 struct CpuBench {
     device: Device,
     threads: usize,
+    ending: Ending,
 }
 
 impl Bench for CpuBench {
@@ -95,18 +129,27 @@ impl Bench for CpuBench {
         Ok(available_memory() / 4)
     }
 
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Layer> {
-        Ok(self.device.compile(&Gemm::new(pattern.clone(), pruned.dtype()))?.load(pruned)?)
+    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Vec<Layer>> {
+        Ok(vec![self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?.load(pruned)?])
     }
 
-    fn operands(&self, w: &Tensor, x: &Tensor) -> Result<Box<dyn Operands + '_>> {
-        Ok(Box::new(CpuOperands { w: w.clone(), x: x.clone(), threads: self.threads }))
+    fn serves(&self, _layers: &[Layer], _packed_bytes: usize, _m: usize) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>> {
+        let bias = match self.ending {
+            Ending::None => None,
+            Ending::BiasGelu => Some(Tensor::vector(bias)),
+        };
+        Ok(Box::new(CpuOperands { w: w.clone(), x: x.clone(), bias, threads: self.threads }))
     }
 }
 
 struct CpuOperands {
     w: Tensor,
     x: Tensor,
+    bias: Option<Tensor>,
     threads: usize,
 }
 
@@ -121,17 +164,25 @@ impl CpuOperands {
 impl Operands for CpuOperands {
     fn dense(&self) -> Result<Box<dyn Run>> {
         let y = self.poisoned()?.values().clone();
-        Ok(Box::new(CpuDense { w: self.w.clone(), x: self.x.clone(), y, threads: self.threads }))
+        Ok(Box::new(CpuDense {
+            w: self.w.clone(),
+            x: self.x.clone(),
+            bias: self.bias.clone(),
+            y,
+            threads: self.threads,
+        }))
     }
 
-    fn sparse(&self, layer: Layer) -> Result<Box<dyn Run>> {
-        Ok(Box::new(CpuSparse { layer, x: self.x.clone(), y: self.poisoned()? }))
+    fn sparse(&self, layers: &[Layer]) -> Result<Box<dyn Run>> {
+        let layer = layers[0].clone();
+        Ok(Box::new(CpuSparse { layer, x: self.x.clone(), bias: self.bias.clone(), y: self.poisoned()? }))
     }
 }
 
 struct CpuDense {
     w: Tensor,
     x: Tensor,
+    bias: Option<Tensor>,
     y: Values,
     threads: usize,
 }
@@ -139,6 +190,11 @@ struct CpuDense {
 impl Run for CpuDense {
     fn time(&mut self, calls: u32) -> Result<Duration> {
         let (n, m) = (self.w.rows(), self.x.columns());
+        let bias = self.bias.as_ref().map(Tensor::to_f32);
+        let epilogue = match &bias {
+            Some(bias) => Epilogue::new([cpu::EpilogueOp::Bias(bias), cpu::EpilogueOp::Gelu]),
+            None => Epilogue::none(),
+        };
         let start = Instant::now();
         for _ in 0..calls {
             let y = match &mut self.y {
@@ -146,7 +202,7 @@ impl Run for CpuDense {
                 Values::F16(v) => MatMut::packed(v, n, m),
                 Values::BF16(v) => MatMut::packed(v, n, m),
             };
-            cpu::dense(view(&self.w)?, view(&self.x)?, y?, &Epilogue::none(), self.threads)?;
+            cpu::dense(view(&self.w)?, view(&self.x)?, y?, &epilogue, self.threads)?;
         }
         Ok(start.elapsed())
     }
@@ -172,14 +228,16 @@ fn view(tensor: &Tensor) -> Result<MatRef<'_>> {
 struct CpuSparse {
     layer: Layer,
     x: Tensor,
+    bias: Option<Tensor>,
     y: Tensor,
 }
 
 impl Run for CpuSparse {
     fn time(&mut self, calls: u32) -> Result<Duration> {
+        let operands: Vec<_> = self.bias.iter().map(|bias| (BIAS, bias)).collect();
         let start = Instant::now();
         for _ in 0..calls {
-            self.layer.run_into(&self.x, &[], &mut self.y)?;
+            self.layer.run_into(&self.x, &operands, &mut self.y)?;
         }
         Ok(start.elapsed())
     }

@@ -9,11 +9,15 @@
 mod args;
 mod cuda;
 mod device;
+#[path = "../common/json_file.rs"]
+mod json_file;
 mod measure;
+mod profile;
 mod report;
 
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -22,7 +26,9 @@ use rayon::prelude::*;
 
 use args::{Args, Case};
 use device::Bench;
-use measure::{Effort, Layer, Prepared};
+use fractal::DType;
+use measure::{Effort, Layer, Loaded, Prepared};
+use profile::Rates;
 use report::{Machine, Report};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -40,37 +46,67 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let plan = args.plan()?;
     let threads = args.threads.unwrap_or_else(args::cores);
-    let bench = device::open(&args.device, threads)?;
+    let bench = device::open(&args.device, threads, args.epilogue)?;
     if let Some(path) = &args.json {
-        report::check_writable(path)?;
+        json_file::check_writable(path)?;
     }
     let machine = Machine::of(&*bench, args::cores(), threads);
     machine.print();
-    let effort = Effort { rounds: args.rounds, min_time: Duration::from_secs_f64(args.min_time / 1e3) };
+    let min_time = Duration::from_secs_f64(args.min_time / 1e3);
+    let effort = Effort { rounds: args.rounds, min_time, host: args.profile };
     let cases = || plan.layers.iter().flat_map(|layer| &layer.cases);
     let width = cases().map(|case| case.name.chars().count()).max().unwrap_or(0);
-    let mut report = Report::new(machine, width);
+    let mut report = Report::new(machine, args.epilogue, width);
     println!("{}", report.heading());
     let bar = progress_bar(cases().count());
-    for planned in &plan.layers {
+    // Of each type, measured before its first layer.
+    let mut known: Vec<(DType, Option<Rates>)> = Vec::new();
+    // Of each case of the layer before, where the weight is the same.
+    let mut loaded: Vec<Option<Arc<Loaded>>> = Vec::new();
+    for (number, planned) in plan.layers.iter().enumerate() {
         let (shape, dtype) = (planned.shape, planned.dtype);
         let at = |error: Box<dyn Error + Send + Sync>, pattern: &str| {
             bar.finish_and_clear();
             format!("{}/{}/{} {dtype} {pattern}: {error}", shape.n, shape.k, shape.m)
         };
-        let layer = Layer::random(shape, dtype).map_err(|e| at(e, "data"))?;
+        let rates = match known.iter().find(|(of, _)| *of == dtype) {
+            Some((_, rates)) => *rates,
+            None => {
+                bar.set_message(format!("{dtype}: rates of the device"));
+                let rates = bench.rates(dtype).map_err(|e| at(e, "rates"))?;
+                known.push((dtype, rates));
+                if let Some(rates) = rates.filter(|_| args.profile) {
+                    let (copied, dense) = (rates.copied / 1e9, rates.dense / 1e12);
+                    bar.suspend(|| println!("{dtype}: {copied:.0} GB/s copied, {dense:.1} TFLOP/s dense"));
+                }
+                rates
+            }
+        };
+        let layer = Layer::random(shape, dtype, args.epilogue).map_err(|e| at(e, "data"))?;
         let operands = layer.operands(&*bench).map_err(|e| at(e, "operands"))?;
-        let mut dense = layer.dense(&*operands).map_err(|e| at(e, "dense"))?;
+        let mut dense = layer.dense(&*operands, effort).map_err(|e| at(e, "dense"))?;
+        let most = layer.most_loaded(&*bench)?;
+        let same = plan.layers.get(number + 1).is_some_and(|next| next.same_weight(planned));
+        let keeps = same && planned.cases.len() <= most;
+        loaded.resize(planned.cases.len(), None);
         // Several weights are prepared at once; nothing else runs while they are timed, one after the other.
-        for cases in planned.cases.chunks(layer.most_loaded(&*bench)?) {
+        for (cases, loaded) in planned.cases.chunks(most).zip(loaded.chunks_mut(most)) {
             bar.set_message(format!("{}/{}/{} {dtype}: preparing", shape.n, shape.k, shape.m));
-            let prepared = prepare(&*bench, &layer, cases)?;
-            for (case, prepared) in cases.iter().zip(prepared) {
+            let jobs = args.jobs.map_or_else(|| layer.preparers(), |jobs| jobs as usize);
+            let prepared = prepare(&*bench, &layer, cases, loaded, jobs)?;
+            for ((case, prepared), loaded) in cases.iter().zip(prepared).zip(loaded) {
                 bar.set_message(format!("{}/{}/{} {dtype} {}", shape.n, shape.k, shape.m, case.name));
+                *loaded = match &prepared {
+                    Ok(Ok(prepared)) if keeps => Some(Arc::clone(&prepared.loaded)),
+                    _ => None,
+                };
                 let line = match prepared {
                     Ok(prepared) => {
-                        let row = prepared.and_then(|p| layer.measure(&*operands, &mut *dense, p, effort));
-                        report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?)
+                        let row = prepared.and_then(|p| layer.measure(&*operands, &mut dense, p, effort, rates));
+                        let line = report.add(shape, dtype, case, row.map_err(|e| at(e, &case.name))?, args.profile);
+                        // A run that is cut short keeps its rows.
+                        args.json.as_deref().map_or(Ok(()), |path| report.write_json(path))?;
+                        line
                     }
                     Err(reason) => report.not_run(shape, dtype, case, reason),
                 };
@@ -81,10 +117,8 @@ fn run(args: &Args) -> Result<()> {
     }
     bar.finish_and_clear();
     report.print_means();
-    match &args.json {
-        Some(path) => report.write_json(path),
-        None => Ok(()),
-    }
+    // Without a row there is a list all the same.
+    args.json.as_deref().map_or(Ok(()), |path| report.write_json(path))
 }
 
 /// Of each case what was prepared, or why it cannot be had.
@@ -92,14 +126,16 @@ fn prepare<'a>(
     bench: &dyn Bench,
     layer: &Layer,
     cases: &'a [Case],
+    loaded: &[Option<Arc<Loaded>>],
+    jobs: usize,
 ) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
-    let one = |case: &'a Case| match &case.pattern {
-        Ok(pattern) => Ok(layer.prepare(bench, pattern)),
+    let one = |(case, loaded): (&'a Case, &Option<Arc<Loaded>>)| match &case.pattern {
+        Ok(pattern) => Ok(layer.prepare(bench, pattern, loaded.as_ref())),
         Err(reason) => Err(reason.as_str()),
     };
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(layer.preparers()).build()?;
-    Ok(pool.install(|| cases.par_iter().with_max_len(1).map(one).collect()))
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build()?;
+    Ok(pool.install(|| cases.par_iter().zip(loaded).with_max_len(1).map(one).collect()))
 }
 
 /// On stderr, so that the table can be piped.

@@ -2,6 +2,7 @@
 //! dense baseline, alone.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fractal::cpu::Values;
@@ -12,8 +13,9 @@ use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
 
 use crate::Result;
-use crate::args::Shape;
+use crate::args::{Ending, Shape};
 use crate::device::{Bench, Operands, Run};
+use crate::profile::{Profile, Rates};
 
 /// A row that takes long ends after this time, but never before [`FEWEST_ROUNDS`].
 const BUDGET: Duration = Duration::from_secs(3);
@@ -25,6 +27,8 @@ const HOST_BYTES: usize = 40;
 /// A layer with random data, and the reference for some of its rows.
 pub struct Layer {
     shape: Shape,
+    ending: Ending,
+    bias: Vec<f32>,
     w: Tensor,
     x: Tensor,
     wide_x: Vec<f32>,
@@ -32,10 +36,11 @@ pub struct Layer {
     rows: Vec<usize>,
 }
 
-/// A pruned weight on its device, with the reference, before it is timed.
-pub struct Prepared {
-    layer: fractal::Layer,
-    reference: Vec<f64>,
+/// A pruned weight on its device.
+pub struct Loaded {
+    layers: Vec<fractal::Layer>,
+    mask: Mask,
+    kept: usize,
     sparsity: f64,
     packed_bytes: usize,
     dense_bytes: usize,
@@ -44,12 +49,26 @@ pub struct Prepared {
     time: Duration,
 }
 
+/// What it must compute for a layer's tokens, before it is timed.
+pub struct Prepared {
+    pub loaded: Arc<Loaded>,
+    reference: Vec<f64>,
+}
+
 /// How long to measure.
 #[derive(Clone, Copy)]
 pub struct Effort {
     pub rounds: u32,
     /// Least time of one measurement.
     pub min_time: Duration,
+    /// Whether the CPU's time for a call is taken too.
+    pub host: bool,
+}
+
+/// The baseline of a layer.
+pub struct Dense {
+    run: Box<dyn Run>,
+    host: Option<Duration>,
 }
 
 /// What was measured.
@@ -65,8 +84,10 @@ pub struct Row {
     pub waste: Option<f64>,
     /// The generated kernel's configuration.
     pub config: Option<String>,
-    /// Registers of a thread.
-    pub registers: Option<u32>,
+    pub dense_kernel: String,
+    /// Of both sides, where the device's rates are known.
+    pub profile: Option<Profile>,
+    pub dense_profile: Option<Profile>,
     pub packed_bytes: usize,
     pub dense_bytes: usize,
     /// Magnitude kept over all.
@@ -77,30 +98,33 @@ pub struct Row {
 
 impl Layer {
     /// Weights and activations are uniform in -1..1; no element is special, and none is zero but by chance.
-    pub fn random(shape: Shape, dtype: DType) -> Result<Layer> {
+    pub fn random(shape: Shape, dtype: DType, ending: Ending) -> Result<Layer> {
         let Shape { n, k, m } = shape;
         let mut rng = StdRng::seed_from_u64(0x5EED);
         let w = Tensor::from_f32(dtype, n, k, &random(n * k, 0x11))?;
         let x = Tensor::from_f32(dtype, k, m, &random(k * m, 0x22))?;
+        // In the storage type, which is the baseline's.
+        let bias = Tensor::from_f32(dtype, n, 1, &random(n, 0x44))?.to_f32();
         // About 2^29 multiply-adds of reference, the first and the last row among them.
         let count = ((1 << 29) / (k * m)).clamp(6, 64).min(n);
         let mut rows: Vec<usize> = [0, n - 1].into_iter().chain((2..count).map(|_| rng.random_range(0..n))).collect();
         rows.sort_unstable();
         rows.dedup();
-        Ok(Layer { shape, w, wide_x: x.to_f32(), x, rows })
+        Ok(Layer { shape, ending, bias, w, wide_x: x.to_f32(), x, rows })
     }
 
     /// Its operands on a device.
     pub fn operands<'a>(&self, bench: &'a dyn Bench) -> Result<Box<dyn Operands + 'a>> {
-        bench.operands(&self.w, &self.x)
+        bench.operands(&self.w, &self.x, &self.bias)
     }
 
     /// The dense baseline, its result checked.
-    pub fn dense(&self, operands: &dyn Operands) -> Result<Box<dyn Run>> {
-        let mut dense = operands.dense()?;
-        dense.time(1)?;
-        self.check(&*dense, &self.reference(None))?;
-        Ok(dense)
+    pub fn dense(&self, operands: &dyn Operands, effort: Effort) -> Result<Dense> {
+        let mut run = operands.dense()?;
+        run.time(1)?;
+        self.check(&*run, &self.reference(None, if run.approximates_gelu() { tanh_gelu } else { gelu }))?;
+        let host = if effort.host { run.host()? } else { None };
+        Ok(Dense { run, host })
     }
 
     /// How many patterns may be loaded at a time: what the device has memory for.
@@ -110,23 +134,34 @@ impl Layer {
         Ok((bench.room()? / each).max(1))
     }
 
-    /// Threads that prepare patterns, each one of its own: what this machine has memory for.
+    /// Threads that prepare patterns, each one of its own: what this machine has memory for now. A machine whose memory
+    /// grows as it is used has more.
     pub fn preparers(&self) -> usize {
         let each = self.shape.n * self.shape.k * HOST_BYTES;
         (available_memory() / 2 / each).clamp(1, crate::args::cores())
     }
 
-    /// Prunes, packs and loads the weight, and computes what the result must be. Several patterns at once.
-    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Prepared> {
+    /// Prunes, packs and loads the weight, or takes what was loaded `before` for other tokens, and computes what the result
+    /// must be. Several patterns at once.
+    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern, before: Option<&Arc<Loaded>>) -> Result<Prepared> {
+        let loaded = match before {
+            Some(before) if bench.serves(&before.layers, before.packed_bytes, self.shape.m)? => Arc::clone(before),
+            _ => Arc::new(self.load(bench, pattern)?),
+        };
+        // From the mask and the unpruned weight, so that packing is checked too.
+        let reference = self.reference(Some(&loaded.mask), gelu);
+        Ok(Prepared { loaded, reference })
+    }
+
+    fn load(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Loaded> {
         let start = Instant::now();
         let pruned = prune(pattern, &self.w, &Magnitude)?;
-        let layer = bench.load(pattern, &pruned, self.shape.m)?;
+        let layers = bench.load(pattern, &pruned, self.shape.m)?;
         let time = start.elapsed();
-        // From the mask and the unpruned weight, so that packing is checked too.
-        let reference = self.reference(Some(&pattern.mask(pruned.selection())?));
-        Ok(Prepared {
-            layer,
-            reference,
+        Ok(Loaded {
+            layers,
+            mask: pattern.mask(pruned.selection())?,
+            kept: pruned.kept(),
             sparsity: pruned.sparsity(),
             packed_bytes: pruned.packed_bytes(),
             dense_bytes: pruned.dense_bytes(),
@@ -139,17 +174,29 @@ impl Layer {
     pub fn measure(
         &self,
         operands: &dyn Operands,
-        dense: &mut dyn Run,
+        baseline: &mut Dense,
         prepared: Prepared,
         effort: Effort,
+        rates: Option<Rates>,
     ) -> Result<Row> {
-        let Prepared { layer, reference, sparsity, packed_bytes, dense_bytes, retained, time: prepare } = prepared;
-        let mut sparse = operands.sparse(layer)?;
+        let Prepared { loaded, reference } = prepared;
+        let &Loaded { kept, sparsity, packed_bytes, dense_bytes, retained, time: prepare, .. } = &*loaded;
+        let mut sparse = operands.sparse(&loaded.layers)?;
         let first = sparse.time(1)?;
         let rel_err = self.check(&*sparse, &reference)?;
-        let (time, dense, rounds) = in_turns(&mut *sparse, dense, first, effort)?;
+        let (time, dense, rounds) = in_turns(&mut *sparse, &mut *baseline.run, first, effort)?;
+        let host = if effort.host { sparse.host()? } else { None };
+        let profile = |run: &dyn Run, kept, bytes, time| -> Result<Option<Profile>> {
+            let layer = (self.shape, self.w.dtype().bytes());
+            let both = run.launches()?.zip(rates);
+            Ok(both.map(|both| Profile::new(layer, (kept, bytes), both, time)))
+        };
+        let all = self.shape.n * self.shape.k;
         Ok(Row {
             sparsity,
+            profile: profile(&*sparse, kept, packed_bytes, (time, host))?,
+            dense_profile: profile(&*baseline.run, all, dense_bytes, (dense, baseline.host))?,
+            dense_kernel: baseline.run.kernel(),
             time,
             dense,
             rounds,
@@ -157,7 +204,6 @@ impl Layer {
             kernel: sparse.kernel(),
             waste: sparse.waste(),
             config: sparse.config(),
-            registers: sparse.registers(),
             packed_bytes,
             dense_bytes,
             retained,
@@ -165,8 +211,8 @@ impl Layer {
         })
     }
 
-    /// The checked rows of W X in f64.
-    fn reference(&self, mask: Option<&Mask>) -> Vec<f64> {
+    /// The checked rows of W X in f64, with the ending's GELU in this form.
+    fn reference(&self, mask: Option<&Mask>, gelu: fn(f64) -> f64) -> Vec<f64> {
         let Shape { k, m, .. } = self.shape;
         let mut y = vec![0.0; self.rows.len() * m];
         y.par_chunks_exact_mut(m).enumerate().for_each(|(at, y)| {
@@ -176,6 +222,10 @@ impl Layer {
                 let weight = f64::from(w[column]);
                 let x = &self.wide_x[column * m..][..m];
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y += weight * f64::from(x));
+            }
+            if self.ending == Ending::BiasGelu {
+                let bias = f64::from(self.bias[row]);
+                y.iter_mut().for_each(|y| *y = gelu(*y + bias));
             }
         });
         y
@@ -198,7 +248,8 @@ impl Layer {
         let errors = found.zip(reference).map(|(y, r)| (f64::from(y) - r).abs());
         let error = errors.fold(0.0, f64::max);
         let rel_err = if error == 0.0 { 0.0 } else { error / greatest };
-        let limit = limit(self.w.dtype(), k);
+        // A tanh may be the approximate instruction.
+        let limit = limit(self.w.dtype(), k).max(if run.approximates_gelu() { 1e-3 } else { 0.0 });
         if rel_err > limit || rel_err.is_nan() {
             return Err(format!("wrong result: error {rel_err:.2e} after {}, limit {limit:.2e}", run.kernel()).into());
         }
@@ -207,7 +258,7 @@ impl Layer {
 }
 
 /// Uniform in -1..1, the same for each `stream` wherever it runs.
-fn random(len: usize, stream: u64) -> Vec<f32> {
+pub fn random(len: usize, stream: u64) -> Vec<f32> {
     const CHUNK: usize = 1 << 16;
     let mut values = vec![0.0; len];
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(at, chunk)| {
@@ -215,6 +266,16 @@ fn random(len: usize, stream: u64) -> Vec<f32> {
         chunk.iter_mut().for_each(|value| *value = rng.random_range(-1.0f32..1.0));
     });
     values
+}
+
+/// Hendrycks and Gimpel, arXiv:1606.08415: x times the normal distribution's Phi(x).
+fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))
+}
+
+/// Their approximation.
+fn tanh_gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
 /// Bytes that may be had without swapping; where the system does not tell, enough for small layers.
@@ -293,8 +354,8 @@ mod tests {
             self.0.dense()
         }
 
-        fn sparse(&self, layer: fractal::Layer) -> Result<Box<dyn Run>> {
-            Ok(Box::new(FaultyRun(self.0.sparse(layer)?, self.1)))
+        fn sparse(&self, layers: &[fractal::Layer]) -> Result<Box<dyn Run>> {
+            Ok(Box::new(FaultyRun(self.0.sparse(layers)?, self.1)))
         }
     }
 
@@ -315,27 +376,31 @@ mod tests {
         }
     }
 
-    fn measure(dtype: DType, fault: fn(&mut Vec<f32>)) -> Result<Row> {
+    fn measure(dtype: DType, ending: Ending, fault: fn(&mut Vec<f32>)) -> Result<Row> {
         let (n, k, m) = (48, 64, 24);
-        let layer = Layer::random(Shape { n, k, m }, dtype)?;
-        let bench = crate::device::open("cpu", 1)?;
+        let layer = Layer::random(Shape { n, k, m }, dtype, ending)?;
+        let bench = crate::device::open("cpu", 1, ending)?;
         let operands = Faulty(layer.operands(&*bench)?, fault);
         let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
-        let mut dense = layer.dense(&operands)?;
-        let prepared = layer.prepare(&*bench, &pattern)?;
-        layer.measure(&operands, &mut *dense, prepared, Effort { rounds: 1, min_time: Duration::ZERO })
+        let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
+        let mut dense = layer.dense(&operands, effort)?;
+        let prepared = layer.prepare(&*bench, &pattern, None)?;
+        layer.measure(&operands, &mut dense, prepared, effort, None)
     }
 
     #[test]
     fn a_right_result_passes_and_a_wrong_element_fails_in_every_type() {
         for dtype in DType::ALL {
-            let row = measure(dtype, |_| {}).unwrap();
+            let row = measure(dtype, Ending::BiasGelu, |_| {}).unwrap();
+            assert!(row.rel_err <= limit(dtype, 64), "{dtype}");
+            let measure = |fault| measure(dtype, Ending::None, fault);
+            let row = measure(|_| {}).unwrap();
             assert!(row.rel_err <= limit(dtype, 64) && row.sparsity == 0.75 && row.rounds == 1, "{dtype}");
-            let error = measure(dtype, |y| y[5] += 0.5).err().unwrap().to_string();
+            let error = measure(|y| y[5] += 0.5).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: error "), "{error}");
-            let error = measure(dtype, |y| y[1100] = f32::NAN).err().unwrap().to_string();
+            let error = measure(|y| y[1100] = f32::NAN).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: y[45, 20] is NaN after cpu"), "{error}");
-            let error = measure(dtype, |y| y.truncate(y.len() - 1)).err().unwrap().to_string();
+            let error = measure(|y| y.truncate(y.len() - 1)).err().unwrap().to_string();
             assert!(error.starts_with("wrong result: 1151 elements"), "{error}");
         }
     }

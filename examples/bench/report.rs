@@ -1,15 +1,17 @@
 //! Rows -> the table on the terminal, and the JSON file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fractal::DType;
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::args::{Case, Shape};
+use crate::args::{Case, Ending, Shape};
 use crate::device::Bench;
+use crate::json_file;
 use crate::measure::Row;
+use crate::profile::Profile;
 
 /// What the times depend on besides the rows.
 pub struct Machine {
@@ -84,6 +86,7 @@ fn date(day: u64) -> String {
 /// The rows so far.
 pub struct Report {
     machine: Machine,
+    ending: Ending,
     width: usize,
     rows: Vec<Measured>,
 }
@@ -97,8 +100,8 @@ struct Measured {
 
 impl Report {
     /// `width`: characters of the longest pattern.
-    pub fn new(machine: Machine, width: usize) -> Report {
-        Report { machine, width: width.clamp("pattern".len(), MOST_WIDTH), rows: Vec::new() }
+    pub fn new(machine: Machine, ending: Ending, width: usize) -> Report {
+        Report { machine, ending, width: width.clamp("pattern".len(), MOST_WIDTH), rows: Vec::new() }
     }
 
     pub fn heading(&self) -> String {
@@ -110,9 +113,9 @@ impl Report {
         )
     }
 
-    /// The line of a pattern that was measured.
-    pub fn add(&mut self, shape: Shape, dtype: DType, case: &Case, row: Row) -> String {
-        let line = format!(
+    /// The line of a pattern that was measured; with `profile`, those of what bounds it too.
+    pub fn add(&mut self, shape: Shape, dtype: DType, case: &Case, row: Row, profile: bool) -> String {
+        let mut line = format!(
             "{}  {:7.3}%  {:10.1}  {:10.1}  {:6.2}x  {:7.1e}  {:5.1}%  {}",
             self.start(shape, dtype, case),
             row.sparsity * 100.0,
@@ -123,6 +126,10 @@ impl Report {
             row.packed_bytes as f64 / row.dense_bytes as f64 * 100.0,
             row.kernel,
         );
+        let sides = [("pruned", &row.profile), ("dense", &row.dense_profile)];
+        for (side, profile) in sides.into_iter().filter_map(|(side, p)| Some((side, p.as_ref()?))).filter(|_| profile) {
+            profile.lines(side).iter().for_each(|below| line += &format!("\n{below}"));
+        }
         self.rows.push(Measured { shape, dtype, case: case.clone(), row });
         line
     }
@@ -164,17 +171,9 @@ impl Report {
         );
     }
 
-    /// Writes the rows beside their file first, so that no reader finds half of them.
+    /// Writes the rows so far.
     pub fn write_json(&self, path: &Path) -> Result<()> {
-        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
-        let text = serde_json::to_string_pretty(&rows)? + "\n";
-        let temporary = temporary(path);
-        let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|e| {
-            // The file may not be there; the error to tell is the first one.
-            let _ = std::fs::remove_file(&temporary);
-            format!("cannot write {}: {e}", path.display()).into()
-        })
+        json_file::write(path, &self.rows.iter().map(|row| self.row_json(row)).collect())
     }
 
     fn row_json(&self, Measured { shape, dtype, case, row }: &Measured) -> Value {
@@ -183,6 +182,7 @@ impl Report {
             "k": shape.k,
             "m": shape.m,
             "dtype": dtype.name(),
+            "epilogue": self.ending.name(),
             "pattern": case.name,
             "sparsity": case.asked.unwrap_or(row.sparsity),
             "actual_sparsity": row.sparsity,
@@ -196,7 +196,10 @@ impl Report {
             "kernel": row.kernel,
             "waste": row.waste,
             "config": row.config,
-            "registers": row.registers,
+            "registers": row.profile.as_ref().and_then(|p| p.launches.kernels.first()).map(|kernel| kernel.registers),
+            "dense_kernel": row.dense_kernel,
+            "profile": row.profile.as_ref().map(Profile::json),
+            "dense_profile": row.dense_profile.as_ref().map(Profile::json),
             "packed_bytes": row.packed_bytes,
             "dense_bytes": row.dense_bytes,
             "prepare_us": microseconds(row.prepare),
@@ -208,25 +211,6 @@ impl Report {
             "date": self.machine.date,
         })
     }
-}
-
-/// Fails now where [`Report::write_json`] would fail after the run.
-pub fn check_writable(path: &Path) -> Result<()> {
-    let temporary = temporary(path);
-    if path.is_dir() {
-        return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
-    }
-    std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
-    })
-}
-
-/// A name beside `path` that no other process uses.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    name.into()
 }
 
 /// Characters of a pattern that the table shows.

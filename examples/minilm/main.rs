@@ -7,6 +7,8 @@
 //! ```
 
 mod cuda;
+#[path = "../common/json_file.rs"]
+mod json_file;
 mod prune;
 mod report;
 
@@ -89,6 +91,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    // What can be refused is refused before a minute of loading and timing.
+    let runs = prune::runs(&args.pattern, &args.sparsity)?;
+    args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
     let sentences = read_sentences(args.sentences.as_deref())?;
     let dense = load_model(args)?;
     let tokens = tokenize(args, &sentences)?;
@@ -103,7 +108,6 @@ fn run(args: &Args) -> Result<()> {
     report.timed_on_gpu = gpu.as_ref().map(Gpu::dtype);
     report.print_dense();
 
-    let runs = prune::runs(&args.pattern, &args.sparsity)?;
     let bar = progress_bar(runs.len());
     for (pattern, sparsity) in runs {
         bar.set_message(format!("{pattern} at {sparsity}"));
@@ -118,8 +122,7 @@ fn run(args: &Args) -> Result<()> {
     bar.finish_and_clear();
     report.print_pruned();
     if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report.to_json())?;
-        std::fs::write(path, text + "\n").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        json_file::write(path, &report.to_json())?;
     }
     if report.rows.iter().all(|(_, _, outcome)| matches!(outcome, Outcome::NotRun(_))) {
         return Err("no pattern could be run; the table says why".into());

@@ -70,7 +70,7 @@ pub fn layer(
 /// pattern that does not fix another sparsity.
 ///
 /// # Errors
-/// A name that is no pattern.
+/// A name that is no pattern; nothing to run.
 pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)>> {
     let asked: Vec<&str> = patterns.iter().map(String::as_str).collect();
     let all = asked.is_empty();
@@ -79,9 +79,13 @@ pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)
         let fixed = name.parse::<Named>()?.fixed_keep();
         let fits = |sparsity: f64| fixed.is_none_or(|keep| (1.0 - sparsity - keep).abs() < 1e-6);
         let sparsities = sparsities.iter().filter(|&&sparsity| !all || fits(sparsity));
-        runs.extend(sparsities.map(|&sparsity| (String::from(*name), sparsity)));
+        for run in sparsities.map(|&sparsity| (String::from(*name), sparsity)) {
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
     }
-    Ok(runs)
+    if runs.is_empty() { Err("no sparsity: pass --sparsity 0.75".into()) } else { Ok(runs) }
 }
 
 /// The dense operator that pruned ones are compared with on this device; `None` keeps the model's own, on the CPU.

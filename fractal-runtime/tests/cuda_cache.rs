@@ -75,6 +75,21 @@ fn a_key_depends_on_everything_that_the_code_depends_on() {
 }
 
 #[test]
+fn a_key_leaves_out_comments_before_the_code_and_no_others() {
+    let key = |text: &str| Key::new(&Source::new("k", text), Arch::HOPPER, &Options::default(), NVRTC, None);
+    let plain = key("int a; // tw:64\n");
+    assert_eq!(key("// 64 x 64 weight\n//   let k4 = skip(k);\nint a; // tw:64\n"), plain);
+    for text in
+        ["int a;\n", "// more \\\nint a; // tw:64\n", "\n// here\nint a; // tw:64\n", " // here\nint a; // tw:64\n"]
+    {
+        assert_ne!(key(text), plain, "{text}");
+    }
+    let lines = Options { line_info: true, ..Options::default() };
+    let key = |text: &str| Key::new(&Source::new("k", text), Arch::HOPPER, &lines, NVRTC, None);
+    assert_ne!(key("// one\nint a;\n"), key("int a;\n"));
+}
+
+#[test]
 fn an_entry_that_is_cut_off_is_never_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let cache = CubinCache::at(folder.path());

@@ -30,6 +30,50 @@ fn reference(w: &Tensor, x: &Tensor) -> Vec<f64> {
     y
 }
 
+fn tanh_gelu(v: f64) -> f64 {
+    0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044_715 * v.powi(3))).tanh())
+}
+
+#[test]
+fn a_bias_and_gelu_are_fused_token_major() {
+    let Some(device) = device_or_skip() else { return };
+    let stream = device.stream().unwrap();
+    for (dtype, limit) in [(DType::F32, 1e-3), (DType::F16, 1e-3), (DType::BF16, 6e-3)] {
+        for shape @ [n, k, m] in [[64, 96, 128], [48, 80, 24], [200, 512, 344]] {
+            let w = Tensor::from_f32(dtype, n, k, &values(n * k, 1)).unwrap();
+            let x = Tensor::from_f32(dtype, k, m, &values(k * m, 2)).unwrap();
+            let bias = Tensor::from_f32(dtype, n, 1, &values(n, 3)).unwrap();
+            let plain = reference(&w, &x);
+            let added = bias.to_f32();
+            let expected: Vec<f64> = (0..n * m).map(|at| tanh_gelu(plain[at] + f64::from(added[at / m]))).collect();
+            let bias = upload_tensor(&stream, &bias).unwrap();
+            let mut dense = match DenseGemm::with_bias_gelu(&stream, dtype, shape, &bias) {
+                Ok(dense) => dense,
+                Err(error @ CudaError::NoCublasLt { .. }) => {
+                    println!("[SKIP] {error}");
+                    return;
+                }
+                Err(error) => panic!("{dtype} {shape:?}: {error}"),
+            };
+            let (w, x) = (upload_tensor(&stream, &w).unwrap(), upload_tensor(&stream, &x.transposed()).unwrap());
+            let y = stream.zeros(n * m * dtype.bytes()).unwrap();
+            let operands = DenseOperands { w: &w, x: &x, y: &y };
+            dense.fastest(&stream, &[operands]).unwrap();
+            stream.fill(&y, 0xff).unwrap();
+            dense.launch(&stream, operands).unwrap();
+            let found = download_tensor(&stream, &y, dtype, m, n).unwrap().transposed().to_f32();
+            let greatest = expected.iter().fold(0.0f64, |greatest, v| greatest.max(v.abs()));
+            for (at, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+                let error = (f64::from(found) - expected).abs() / greatest;
+                assert!(error <= limit, "{dtype} {shape:?}: [{at}] off by {error:.2e}");
+            }
+        }
+    }
+    let short = stream.zeros(4).unwrap();
+    let error = DenseGemm::with_bias_gelu(&stream, DType::F16, [64, 64, 64], &short).unwrap_err();
+    assert!(matches!(error, CudaError::Size { what: "dense bias", .. }), "{error}");
+}
+
 #[test]
 fn every_type_shape_and_epilogue_agrees_with_f64() {
     let Some(device) = device_or_skip() else { return };
@@ -54,9 +98,6 @@ fn every_type_shape_and_epilogue_agrees_with_f64() {
                         return;
                     }
                     Err(error) => panic!("{dtype} {shape:?} {epilogue:?}: {error}"),
-                };
-                let tanh_gelu = |v: f64| {
-                    0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044_715 * v.powi(3))).tanh())
                 };
                 let expected: Vec<f64> = plain
                     .iter()

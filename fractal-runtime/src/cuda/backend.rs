@@ -353,6 +353,17 @@ impl CudaWeight {
         self.waste
     }
 
+    /// Elements that it stores and the kernels multiply with.
+    pub fn stored(&self) -> usize {
+        self.values.bytes() / self.plan.gemm.dtype().bytes()
+    }
+
+    /// Bytes of it on the device, lists included.
+    pub fn bytes(&self) -> usize {
+        let lists = [&self.columns, &self.begin, &self.row_list].map(Buffer::bytes).into_iter().sum::<usize>();
+        self.values.bytes() + self.positions.as_ref().map_or(0, Buffer::bytes) + lists
+    }
+
     /// The configuration that runs for m tokens.
     pub fn config(&self, m: usize) -> KernelConfig {
         let dtype = self.plan.gemm.dtype();

@@ -6,10 +6,11 @@
 //! compiled again and replaced, never loaded. A folder that cannot be read or written costs speed, not correctness: the
 //! reason is kept for [`CubinCache::trouble`].
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
@@ -25,12 +26,13 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// The key of a source, its headers, the options, the architecture and the compiler. The version of this crate counts
-    /// too.
+    /// too. Comments before the first line of code do not, unless line numbers are kept: kernels that differ in the
+    /// pattern they name there are one.
     pub fn new(source: &Source, arch: Arch, options: &Options, nvrtc: Version, include: Option<&Path>) -> Key {
         let mut parts = vec![env!("CARGO_PKG_VERSION").to_owned(), nvrtc.to_string()];
         parts.push(include.map(|folder| folder.display().to_string()).unwrap_or_default());
         parts.push(source.name.clone());
-        parts.push(source.text.clone());
+        parts.push(if options.line_info { &source.text } else { without_heading(&source.text) }.to_owned());
         parts.push(source.headers.len().to_string());
         for (name, text) in &source.headers {
             parts.extend([name.clone(), text.clone()]);
@@ -42,6 +44,19 @@ impl Key {
     fn file_name(self) -> String {
         format!("{}.fcubin", hex(&self.0))
     }
+}
+
+/// The text from its first line that is more than a comment on.
+fn without_heading(text: &str) -> &str {
+    let mut rest = text;
+    while let Some((line, after)) = rest.split_once('\n') {
+        // A backslash continues the comment on the next line.
+        if !line.starts_with("//") || line.trim_end().ends_with('\\') {
+            break;
+        }
+        rest = after;
+    }
+    rest
 }
 
 /// SHA-256 of parts, each preceded by its length, so that no two lists of parts collide by concatenation.
@@ -91,6 +106,9 @@ pub enum Lookup {
 pub struct CubinCache {
     folder: Option<PathBuf>,
     trouble: Mutex<Option<String>>,
+    /// What threads of this process are compiling, so that others wait for it.
+    compiling: Mutex<HashSet<Key>>,
+    compiled: Condvar,
 }
 
 /// `FRACTAL_CACHE_DIR`, or `fractal/kernels` in the user's folder for caches.
@@ -124,7 +142,7 @@ impl CubinCache {
         match make_folder(&folder) {
             Ok(()) => {
                 remove_abandoned(&folder);
-                CubinCache { folder: Some(folder), trouble: Mutex::new(None) }
+                CubinCache::new(Some(folder), None)
             }
             Err(error) => CubinCache::off(format!("cannot use the folder {}: {error}", folder.display())),
         }
@@ -132,7 +150,11 @@ impl CubinCache {
 
     /// No cache: every kernel is compiled.
     pub fn off(reason: impl Into<String>) -> CubinCache {
-        CubinCache { folder: None, trouble: Mutex::new(Some(reason.into())) }
+        CubinCache::new(None, Some(reason.into()))
+    }
+
+    fn new(folder: Option<PathBuf>, trouble: Option<String>) -> CubinCache {
+        CubinCache { folder, trouble: Mutex::new(trouble), compiling: Mutex::default(), compiled: Condvar::new() }
     }
 
     /// The folder, if the cache is on.
@@ -189,6 +211,7 @@ impl CubinCache {
         options: &Options,
     ) -> Result<(Cubin, Origin), CudaError> {
         let key = Key::new(source, arch, options, compiler.version(), compiler.include());
+        let _turn = self.turn(key);
         let origin = match self.get(key) {
             Lookup::Hit(cubin) => return Ok((*cubin, Origin::Cached)),
             Lookup::Miss => Origin::Compiled,
@@ -197,6 +220,28 @@ impl CubinCache {
         let cubin = compiler.compile(source, arch, options)?;
         self.put(key, &cubin);
         Ok((cubin, origin))
+    }
+
+    /// Waits while another thread of this process compiles the same.
+    fn turn(&self, key: Key) -> Turn<'_> {
+        let mut compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        while !compiling.insert(key) {
+            compiling = self.compiled.wait(compiling).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { cache: self, key }
+    }
+}
+
+/// The right to compile a key; given back even if the compiler panics.
+struct Turn<'a> {
+    cache: &'a CubinCache,
+    key: Key,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.cache.compiling.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.cache.compiled.notify_all();
     }
 }
 

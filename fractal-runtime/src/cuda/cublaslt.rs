@@ -22,7 +22,8 @@ use super::target::Version;
 
 /// What a dense product does to each element before it is stored: what cuBLASLt fuses.
 ///
-/// A bias is not among them: cuBLASLt adds one entry to each row of its column-major result, which are tokens here.
+/// A bias is not among them: cuBLASLt adds one entry to each row of its column-major result, which are tokens here;
+/// [`DenseGemm::with_bias_gelu`] is for operands that lie the other way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DenseEpilogue {
     /// Nothing.
@@ -34,7 +35,7 @@ pub enum DenseEpilogue {
     Gelu,
 }
 
-/// One set of operands: W[n, k], X[k, m] and Y[n, m], row by row.
+/// One set of operands: W[n, k], X[k, m] and Y[n, m], row by row; of a product with a bias, X[m, k] and Y[m, n].
 #[derive(Clone, Copy, Debug)]
 pub struct DenseOperands<'a> {
     /// W.
@@ -57,6 +58,8 @@ pub struct DenseGemm {
     workspace: Buffer,
     dtype: DType,
     shape: [usize; 3],
+    /// Of a token-major product: what the operation points to.
+    bias: Option<Buffer>,
 }
 
 // SAFETY: cuBLASLt's handle and descriptors may be used from any thread; none is written after `new`.
@@ -82,7 +85,14 @@ const FINALISTS: usize = 4;
 
 // cuBLASLt's numbers (cublasLt.h, library_types.h).
 const COMPUTE_32F: c_int = 68;
+const DESC_TRANSPOSE_A: c_int = 3;
 const DESC_EPILOGUE: c_int = 7;
+const DESC_BIAS: c_int = 8;
+const TRANSPOSED: c_int = 1;
+const EPILOGUE_NONE: c_int = 1;
+const EPILOGUE_RELU: c_int = 2;
+const EPILOGUE_GELU: c_int = 32;
+const EPILOGUE_GELU_BIAS: c_int = 36;
 const PREFERENCE_WORKSPACE: c_int = 1;
 
 fn data_type(dtype: DType) -> c_int {
@@ -102,9 +112,43 @@ impl DenseGemm {
     pub fn new(
         stream: &Stream,
         dtype: DType,
-        [n, k, m]: [usize; 3],
+        shape: [usize; 3],
         epilogue: DenseEpilogue,
     ) -> Result<DenseGemm, CudaError> {
+        let epilogue = match epilogue {
+            DenseEpilogue::None => EPILOGUE_NONE,
+            DenseEpilogue::Relu => EPILOGUE_RELU,
+            DenseEpilogue::Gelu => EPILOGUE_GELU,
+        };
+        DenseGemm::make(stream, dtype, shape, epilogue, None)
+    }
+
+    /// Y[m, n] = gelu(X[m, k] W' + bias) with the tanh form of GELU, token-major, which is how cuBLASLt can add a bias.
+    /// `bias` has n values of `dtype`.
+    ///
+    /// # Errors
+    /// As [`DenseGemm::new`], and [`CudaError::Size`].
+    pub fn with_bias_gelu(
+        stream: &Stream,
+        dtype: DType,
+        shape: [usize; 3],
+        bias: &Buffer,
+    ) -> Result<DenseGemm, CudaError> {
+        let (expected, found) = (bias.bytes(), shape[0] * dtype.bytes());
+        if expected < found {
+            return Err(CudaError::Size { what: "dense bias", expected, found });
+        }
+        DenseGemm::make(stream, dtype, shape, EPILOGUE_GELU_BIAS, Some(bias.clone()))
+    }
+
+    fn make(
+        stream: &Stream,
+        dtype: DType,
+        shape: [usize; 3],
+        epilogue: c_int,
+        bias: Option<Buffer>,
+    ) -> Result<DenseGemm, CudaError> {
+        let [n, k, m] = shape;
         let library = load(stream.device().info().driver)?;
         stream.bind()?;
         let product = product(dtype, [n, k, m]);
@@ -119,17 +163,28 @@ impl DenseGemm {
             (functions.operation_create)(&mut raw, COMPUTE_32F, data_type(DType::F32))
         })?;
         let operation = Owned(raw, functions.operation_destroy);
-        let epilogue: c_int = match epilogue {
-            DenseEpilogue::None => 1,
-            DenseEpilogue::Relu => 2,
-            DenseEpilogue::Gelu => 32,
-        };
         // SAFETY: the descriptor is live and the attribute is an integer of 4 bytes, read during the call.
         check("set an epilogue", unsafe {
             (functions.operation_set)(operation.0, DESC_EPILOGUE, (&raw const epilogue).cast(), size_of::<c_int>())
         })?;
+        if let Some(bias) = &bias {
+            let transposed = TRANSPOSED;
+            // SAFETY: as above.
+            check("transpose an operand", unsafe {
+                let value = (&raw const transposed).cast();
+                (functions.operation_set)(operation.0, DESC_TRANSPOSE_A, value, size_of::<c_int>())
+            })?;
+            let pointer = bias.pointer();
+            // SAFETY: the descriptor is live and the attribute is an address of 8 bytes, read during the call. What it
+            // points to is kept by the product, and long enough (checked by the caller).
+            check("set a bias", unsafe {
+                (functions.operation_set)(operation.0, DESC_BIAS, (&raw const pointer).cast(), size_of::<u64>())
+            })?;
+        }
+        // Token-major, W is the first factor, transposed: Y' [n, m] = W'' X' with W' [k, n] and X' [k, m].
+        let shapes = if bias.is_some() { [(k, n), (k, m), (n, m)] } else { [(m, k), (k, n), (m, n)] };
         let mut layouts = Vec::new();
-        for (rows, columns) in [(m, k), (k, n), (m, n)] {
+        for (rows, columns) in shapes {
             // SAFETY: the pointer is to a live place for the descriptor.
             check("describe a matrix", unsafe {
                 (functions.layout_create)(&mut raw, data_type(dtype), rows as u64, columns as u64, rows as i64)
@@ -147,12 +202,12 @@ impl DenseGemm {
         })?;
         let mut algorithms = vec![Heuristic::default(); ASKED];
         let mut found = 0;
-        let [x, w, y] = [&layouts[0], &layouts[1], &layouts[2]].map(|layout| layout.0);
+        let [a, b, y] = [&layouts[0], &layouts[1], &layouts[2]].map(|layout| layout.0);
         // SAFETY: handle and descriptors are live; `algorithms` has room for as many results as are asked for.
         let status = unsafe {
             let (handle, operation, asked) = (handle.0, operation.0, ASKED as c_int);
             let results = algorithms.as_mut_ptr();
-            (functions.heuristic)(handle, operation, x, w, y, y, preference.0, asked, results, &mut found)
+            (functions.heuristic)(handle, operation, a, b, y, y, preference.0, asked, results, &mut found)
         };
         check("find a kernel", status)?;
         algorithms.truncate(found.unsigned_abs() as usize);
@@ -162,7 +217,7 @@ impl DenseGemm {
             return Err(CudaError::CublasLt { call: "find a kernel", product, reason });
         }
         let workspace = stream.alloc(WORKSPACE)?;
-        Ok(DenseGemm { library, handle, operation, layouts, algorithms, workspace, dtype, shape: [n, k, m] })
+        Ok(DenseGemm { library, handle, operation, layouts, algorithms, workspace, dtype, shape, bias })
     }
 
     /// The version of the library that is used.
@@ -205,8 +260,10 @@ impl DenseGemm {
             stream.touch(buffer)?;
         }
         stream.touch(&self.workspace)?;
+        self.bias.iter().try_for_each(|bias| stream.touch(bias))?;
+        let (a, b) = if self.bias.is_some() { (w, x) } else { (x, w) };
         let (one, zero) = (1.0f32, 0.0f32);
-        let [x_layout, w_layout, y_layout] = [&self.layouts[0], &self.layouts[1], &self.layouts[2]].map(|l| l.0);
+        let [a_layout, b_layout, y_layout] = [&self.layouts[0], &self.layouts[1], &self.layouts[2]].map(|l| l.0);
         let pointer = |buffer: &Buffer| buffer.pointer() as *mut c_void;
         // SAFETY: handle, descriptors and stream are live. The buffers are as long as the layouts say (checked above) and
         // live until the stream is done with them (`touch`). alpha and beta are f32 on the host, read during the call.
@@ -215,10 +272,10 @@ impl DenseGemm {
                 self.handle.0,
                 self.operation.0,
                 (&raw const one).cast(),
-                pointer(x),
-                x_layout,
-                pointer(w),
-                w_layout,
+                pointer(a),
+                a_layout,
+                pointer(b),
+                b_layout,
                 (&raw const zero).cast(),
                 pointer(y),
                 y_layout,

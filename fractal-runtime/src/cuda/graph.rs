@@ -35,6 +35,25 @@ pub struct Graph {
     kept: Vec<Arc<Allocation>>,
 }
 
+/// One kernel launch in a graph: its shape, and what the kernel uses, whoever compiled it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphKernel {
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub block: [u32; 3],
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Shared memory of a block that the code declares, bytes.
+    pub static_shared_bytes: u32,
+    /// Shared memory of a block that the launch adds, bytes.
+    pub dynamic_shared_bytes: u32,
+    /// Local memory of a thread, bytes: its stack, and what was spilled.
+    pub local_bytes: u32,
+    /// Blocks that run on one multiprocessor at a time.
+    pub blocks_per_sm: u32,
+}
+
 struct Raw {
     graph: CUgraph,
     executable: CUgraphExec,
@@ -123,6 +142,31 @@ impl Drop for OwnedGraph {
 }
 
 impl Graph {
+    /// Its kernel launches, in the order of their capture where the driver keeps it.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`].
+    pub fn kernels(&self) -> Result<Vec<GraphKernel>, CudaError> {
+        self.stream.bind()?;
+        let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut len = 0;
+        // SAFETY: the graph is live; without a place for nodes, their number is written.
+        unsafe { sys::cuGraphGetNodes(raw.graph, std::ptr::null_mut(), &mut len) }.result().driver("read a graph")?;
+        let mut nodes = vec![std::ptr::null_mut(); len];
+        // SAFETY: the graph is live, and there is room for `len` nodes.
+        unsafe { sys::cuGraphGetNodes(raw.graph, nodes.as_mut_ptr(), &mut len) }.result().driver("read a graph")?;
+        nodes.truncate(len);
+        let kernels = nodes.into_iter().map(|node| {
+            let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+            // SAFETY: the node is one of the live graph's, and the pointer is to a live place.
+            unsafe { sys::cuGraphNodeGetType(node, &mut kind) }.result().driver("read a node")?;
+            let kernel = kind == sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
+            // SAFETY: the node is a kernel's, and its graph is live.
+            kernel.then(|| unsafe { kernel_of(node) }).transpose()
+        });
+        kernels.filter_map(Result::transpose).collect()
+    }
+
     /// Runs it on the stream it was captured from. The host does not wait.
     ///
     /// # Errors
@@ -146,6 +190,49 @@ impl Graph {
         // SAFETY: the graph and the stream are live; its buffers and kernels are kept.
         unsafe { result::graph::launch(raw.executable, stream.raw().cu_stream()) }.driver("replay a graph")
     }
+}
+
+/// # Safety
+/// `node` must be a live kernel node, and its context current.
+unsafe fn kernel_of(node: sys::CUgraphNode) -> Result<GraphKernel, CudaError> {
+    // SAFETY: all zero bytes are valid parameters: numbers and null pointers.
+    let mut node_parameters: sys::CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
+    // SAFETY: the node is live (the caller's promise), and the pointer is to a live place.
+    unsafe { sys::cuGraphKernelNodeGetParams_v2(node, &mut node_parameters) }
+        .result()
+        .driver("read a launch of a graph")?;
+    let mut function = node_parameters.func;
+    if function.is_null() {
+        // SAFETY: a launch without a function has a kernel of a library.
+        unsafe { sys::cuKernelGetFunction(&mut function, node_parameters.kern) }
+            .result()
+            .driver("find a launch's kernel")?;
+    }
+    let read = |attribute| {
+        let mut value = 0;
+        // SAFETY: the function is live as long as its graph, and the pointer is to a live integer.
+        unsafe { sys::cuFuncGetAttribute(&mut value, attribute, function) }
+            .result()
+            .driver("read what a kernel uses")?;
+        Ok(value.unsigned_abs())
+    };
+    let block = [node_parameters.blockDimX, node_parameters.blockDimY, node_parameters.blockDimZ];
+    let (threads, shared) = (block.iter().product::<u32>() as i32, node_parameters.sharedMemBytes as usize);
+    let mut blocks = 0;
+    // SAFETY: as above.
+    unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, threads, shared) }
+        .result()
+        .driver("compute a kernel's occupancy")?;
+    use sys::CUfunction_attribute as Attribute;
+    Ok(GraphKernel {
+        grid: [node_parameters.gridDimX, node_parameters.gridDimY, node_parameters.gridDimZ],
+        block,
+        registers: read(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+        static_shared_bytes: read(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+        dynamic_shared_bytes: node_parameters.sharedMemBytes,
+        local_bytes: read(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        blocks_per_sm: blocks.unsigned_abs(),
+    })
 }
 
 impl Drop for Graph {

@@ -20,6 +20,8 @@ const DRIVER_FUNCTIONS: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuDeviceGetDefaultMemPool",
     "cuGraphInstantiateWithFlags",
+    "cuGraphKernelNodeGetParams_v2",
+    "cuKernelGetFunction",
     "cuLaunchKernelEx",
     "cuMemAllocAsync",
     "cuMemFreeAsync",

@@ -61,7 +61,7 @@ pub use cubin::{Cubin, KernelInfo};
 pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
 pub use device::{CudaDevice, DeviceInfo};
 pub use error::CudaError;
-pub use graph::Graph;
+pub use graph::{Graph, GraphKernel};
 pub use launch::{Arg, Kernel, LaunchShape};
 pub use memory::Buffer;
 pub use nvrtc::{Compiler, Options, Source};

@@ -83,6 +83,16 @@ pub enum ModelError {
         /// The element type in the file.
         got: String,
     },
+    /// A tensor holds a NaN or an infinity.
+    #[error("tensor `{name}`: entry {at:?} is {value}; expected finite numbers: mend the checkpoint")]
+    TensorNotFinite {
+        /// The tensor's name.
+        name: String,
+        /// Where the first one is, outermost axis first.
+        at: Vec<usize>,
+        /// What it is.
+        value: f32,
+    },
     /// No linear layer has this name.
     #[error("no linear layer is named `{name}`; the names are {}", known.join(", "))]
     UnknownLinear {

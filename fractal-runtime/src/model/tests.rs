@@ -396,6 +396,22 @@ fn tensors_that_do_not_fit_are_errors() {
     let error = error_of(try_load(&checkpoint(), Dtype::F64));
     assert!(matches!(error, ModelError::TensorDtype { got, .. } if got == "F64"));
 
+    for (name, bad, dtype) in [
+        (name, f32::NAN, Dtype::F16),
+        ("encoder.layer.0.output.LayerNorm.bias", f32::INFINITY, Dtype::BF16),
+        ("embeddings.word_embeddings.weight", f32::NEG_INFINITY, Dtype::F32),
+    ] {
+        let mut spoiled = checkpoint();
+        let (shape, values) = spoiled.get_mut(name).unwrap();
+        let (last, at) = (values.len() - 1, shape.iter().map(|extent| extent - 1).collect::<Vec<_>>());
+        values[last] = bad;
+        let error = error_of(try_load(&spoiled, dtype));
+        assert_eq!(
+            error.to_string(),
+            format!("tensor `{name}`: entry {at:?} is {bad}; expected finite numbers: mend the checkpoint")
+        );
+    }
+
     let error = error_of(try_load(&Checkpoint::new(), Dtype::F32));
     assert!(matches!(error, ModelError::MissingTensor { found, .. } if found == "no tensors"));
 }

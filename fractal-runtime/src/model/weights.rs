@@ -82,7 +82,7 @@ impl Weights {
         self.entries.contains_key(&self.full_name(name))
     }
 
-    /// The tensor `name` as f32, of exactly this shape.
+    /// The tensor `name` as f32, of exactly this shape, all of it finite.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let name = self.full_name(name);
         let Some(entry) = self.entries.get(&name) else {
@@ -92,7 +92,7 @@ impl Weights {
             return Err(ModelError::TensorShape { name, expected: shape.to_vec(), got: entry.shape.clone() });
         }
         let bytes = &self.bytes[entry.bytes.clone()];
-        let data = match entry.dtype {
+        let data: Vec<f32> = match entry.dtype {
             Dtype::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
             Dtype::F16 => bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
             Dtype::BF16 => bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
@@ -100,6 +100,13 @@ impl Weights {
                 return Err(ModelError::TensorDtype { name, got: format!("{other:?}") });
             }
         };
+        if let Some(found) = data.iter().position(|v| !v.is_finite()) {
+            let (mut at, mut rest) = (vec![0; shape.len()], found);
+            for (place, &extent) in at.iter_mut().zip(shape).rev() {
+                (*place, rest) = (rest % extent, rest / extent);
+            }
+            return Err(ModelError::TensorNotFinite { name, at, value: data[found] });
+        }
         Ok(Tensor { shape: shape.to_vec(), data })
     }
 

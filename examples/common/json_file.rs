@@ -1,0 +1,39 @@
+//! JSON files of results: whole or not at all, and refused before anything is measured where they cannot be written.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Writes beside the file first, so that no reader finds half of it.
+pub fn write(path: &Path, value: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    let temporary = temporary(path);
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    written.map_err(|e| {
+        // The file may not be there; the error to tell is the first one.
+        let _ = std::fs::remove_file(&temporary);
+        format!("cannot write {}: {e}", path.display()).into()
+    })
+}
+
+/// Fails now where [`write`] would fail after the run.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let temporary = temporary(path);
+    if path.is_dir() {
+        return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
+    }
+    std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
+    })
+}
+
+/// A name beside `path` that no other process uses.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    name.into()
+}
