@@ -273,6 +273,10 @@ pub struct DeviceInputs<'a> {
 /// Up to so many tokens `mma_sync` with narrow tiles is better than Hopper's kernels.
 const DECODE_TOKENS: usize = 32;
 
+/// Even tiles that run on the same tokens together: a wave of an H200 is then 32 tiles by four token tiles, which asks
+/// memory for as much of W as of X.
+const BAND: i32 = 32;
+
 /// Values in their storage type on the device.
 fn upload_values(stream: &Stream, values: &[f32], dtype: DType) -> Result<Buffer, CudaError> {
     match dtype {
@@ -528,7 +532,7 @@ impl CudaWeight {
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
             Parameter::Tiles => Arg::I32(self.load.tiles as i32),
-            Parameter::ByLength => Arg::I32(i32::from(self.load.is_uneven())),
+            Parameter::Band => Arg::I32(if self.load.is_uneven() { 1 } else { BAND }),
             Parameter::N => Arg::I32(n as i32),
             Parameter::M => Arg::I32(m as i32),
         };

@@ -46,8 +46,8 @@ pub enum Parameter {
     Residual(usize),
     /// Tiles of rows, `int`: of kernels whose blocks take several.
     Tiles,
-    /// Whether blocks take items tile by tile, the longest first, `int`: of the same kernels.
-    ByLength,
+    /// Tiles that run on the same tokens together, `int`: of the same kernels.
+    Band,
     /// Rows of W, `int`.
     N,
     /// Tokens, `int`.
@@ -65,7 +65,7 @@ pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     parameters.extend((0..config.biases()).map(Parameter::Bias));
     parameters.extend((0..config.residuals()).map(Parameter::Residual));
     if config.is_hopper() {
-        parameters.extend([Parameter::Tiles, Parameter::ByLength]);
+        parameters.extend([Parameter::Tiles, Parameter::Band]);
     }
     parameters.extend([Parameter::N, Parameter::M]);
     parameters
@@ -84,7 +84,7 @@ fn declaration(parameter: Parameter) -> String {
         Parameter::Bias(number) => format!("const float* __restrict__ bias{number}"),
         Parameter::Residual(number) => format!("const T* __restrict__ residual{number}"),
         Parameter::Tiles => "int tiles".into(),
-        Parameter::ByLength => "int by_length".into(),
+        Parameter::Band => "int band".into(),
         Parameter::N => "int n".into(),
         Parameter::M => "int m".into(),
     }

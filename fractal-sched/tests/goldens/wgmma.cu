@@ -48,7 +48,7 @@ gemm_wgmma_f16_128x256x64_runs(
     const int* __restrict__ rows,
     const float* __restrict__ bias0,
     int tiles,
-    int by_length,
+    int band,
     int n,
     int m) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -66,26 +66,29 @@ gemm_wgmma_f16_128x256x64_runs(
         barrier_init_done();
     }
     __syncthreads();
-    // parallel for tile, mo. Blocks take items in turn, there and back. Even tiles run together with all others on the same
-    // tokens, which then come from memory once; uneven ones longest first, so that each block gets as much.
+    // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
+    // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const int items = tiles * token_tiles;
     const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
-    auto tile_of = [&](int item) { return by_length ? item / token_tiles : item % tiles; };
-    auto tokens_of = [&](int item) { return (by_length ? item % token_tiles : item / tiles) * TOKENS; };
-    auto item_of = [&](int turn) { return turn * teams + (turn % 2 ? teams - 1 - team : team); };
+    // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
+    struct Item {
+        int tile, m0, begin, end;
+    };
+    auto fetch_item = [&](int turn) {
+        const int at = turn * teams + (turn % 2 ? teams - 1 - team : team);
+        if (at >= items) return Item{-1, 0, 0, 0};
+        const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
+        const int of_band = at - low * token_tiles, tile = low + of_band % width;
+        return Item{tile, of_band / width * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+    };
+    // This block's part of the steps; computed when needed, since it waits for what was fetched.
     struct Range {
         int first, last;
     };
-    // Where an item's steps lie in the lists, fetched early; and this block's part of them, computed when needed.
-    auto fetch_range = [&](int item) {
-        if (item >= items) return Range{0, 0};
-        const int tile = tile_of(item);
-        return Range{load_now(begin + tile), load_now(begin + tile + 1)};
-    };
-    auto part = [&](Range all) {
-        const int steps = all.last - all.first;
-        return Range{all.first + steps * rank / SPLIT, all.first + steps * (rank + 1) / SPLIT};
+    auto part = [&](const Item& item) {
+        const int steps = item.end - item.begin;
+        return Range{item.begin + steps * rank / SPLIT, item.begin + steps * (rank + 1) / SPLIT};
     };
 
     if (group == 2) {
@@ -105,14 +108,16 @@ gemm_wgmma_f16_128x256x64_runs(
         };
         int stage = 0, turn = 0;
         unsigned phase = 0;
-        Range range = part(fetch_range(item_of(0))), coming = fetch_range(item_of(1));
+        Item item = fetch_item(0), coming = fetch_item(1);
+        Range range = part(item);
         int near = fetch(range, 0), far = fetch(range, 2);
         // X is what the kernel before may have written.
         dependency_wait();
-        for (int item = item_of(0); item < items; item = item_of(++turn)) {
+        for (; item.tile >= 0; ++turn) {
             const Range next = part(coming);
-            coming = fetch_range(item_of(turn + 2));
-            const int m0 = tokens_of(item);
+            const int m0 = item.m0;
+            item = coming;
+            coming = fetch_item(turn + 2);
             const int token = m0 + lane % LANES * 8;
             const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
             const int steps = range.last - range.first;
@@ -189,18 +194,17 @@ gemm_wgmma_f16_128x256x64_runs(
     int row_ahead = 0;
     int own_rows_ahead[2];
     // What an item needs besides its steps; fetched while the item before is multiplied.
-    auto fetch_rows = [&](int item) {
-        if (item >= items) return;
-        const int tile = tile_of(item);
+    auto fetch_rows = [&](int tile) {
+        if (tile < 0) return;
         row_ahead = load_now(rows + tile * ROWS + row0 - warp * 16);
         for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
     };
     int turn = 0;
-    Range coming = fetch_range(item_of(0));
-    fetch_rows(item_of(0));
+    Item coming = fetch_item(0);
+    fetch_rows(coming.tile);
     dependency_wait();
-    for (int item = item_of(0); item < items; item = item_of(++turn)) {
-        const int tile = tile_of(item), m0 = tokens_of(item) + 0 + rank * PIECE;
+    for (; coming.tile >= 0; ++turn) {
+        const int tile = coming.tile, m0 = coming.m0 + 0 + rank * PIECE;
         const Range own = part(coming);
         const int first = own.first, last = own.last;
         const int stored_row = row_ahead;
@@ -208,11 +212,11 @@ gemm_wgmma_f16_128x256x64_runs(
         float bias0_here[2];
         // After the first step has been issued: a fence waits for all that was fetched before it.
         auto fetch_ahead = [&]() {
-            coming = fetch_range(item_of(turn + 1));
+            coming = fetch_item(turn + 1);
             for (int h = 0; h < 2; ++h) {
                 bias0_here[h] = load_now(bias0 + (own_rows[h] < 0 ? 0 : own_rows[h]));
             }
-            fetch_rows(item_of(turn + 1));
+            fetch_rows(coming.tile);
         };
         if (last == first) fetch_ahead();
         int previous = 0;
