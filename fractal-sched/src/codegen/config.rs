@@ -1,6 +1,6 @@
 //! The configuration of one generated kernel: a small printable record, from which everything else follows.
 
-use super::wgmma;
+use super::{Decode, wgmma};
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use std::fmt;
@@ -22,6 +22,8 @@ pub struct KernelConfig {
     pub stages: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
+    /// Of kernels for few tokens: how a block is made.
+    pub decode: Option<Decode>,
     /// Layout of Y and of residuals.
     pub output: Layout,
     /// Whether tiles store zeros of elements that the pattern drops.
@@ -66,6 +68,9 @@ impl KernelConfig {
             // Two warpgroups that multiply, and one that copies.
             return 3 * 128;
         }
+        if let Some(decode) = self.decode {
+            return decode.warps * 32;
+        }
         let (rows, tokens) = self.warp_tile();
         (self.rows / rows) * (self.tokens / tokens) * 32
     }
@@ -82,6 +87,9 @@ impl KernelConfig {
 
     /// Dynamic shared memory a block, bytes.
     pub fn shared_bytes(&self) -> usize {
+        if let Some(decode) = self.decode {
+            return decode.shared_bytes(self);
+        }
         let extra = if self.is_hopper() { wgmma::STAGING_BYTES + wgmma::BARRIER_BYTES } else { 0 };
         self.stages * self.stage_bytes() + extra
     }
@@ -100,7 +108,8 @@ impl KernelConfig {
     pub fn name(&self) -> String {
         let intrinsic = self.intrinsic.name();
         let covered = if self.stored_zeros { "_covered" } else { "" };
-        format!("gemm_{intrinsic}_{}_{}x{}x{}{covered}", self.dtype, self.rows, self.tokens, self.step)
+        let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
+        format!("gemm_{intrinsic}_{}_{}x{}x{}{block}{covered}", self.dtype, self.rows, self.tokens, self.step)
     }
 
     /// What keeps this record from being a kernel.
@@ -108,6 +117,9 @@ impl KernelConfig {
     /// # Errors
     /// A sentence that says what was expected and found.
     pub fn check(&self) -> Result<(), String> {
+        if let Some(decode) = self.decode {
+            return decode.check(self);
+        }
         let half = self.dtype != DType::F32;
         let wrong =
             |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
@@ -181,6 +193,9 @@ impl fmt::Display for KernelConfig {
             self.shared_bytes(),
             self.vector
         )?;
+        if let Some(Decode { slab, warps }) = self.decode {
+            write!(f, ", decode: slabs of {slab} rows, {warps} warps")?;
+        }
         for step in &self.epilogue {
             write!(f, " | {step}")?;
         }
