@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 use fractal_dsl::pattern::{Packed, Pattern, Step};
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::codegen::{
-    CudaSource, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
+    CudaSource, Decode, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
 };
 use fractal_sched::loop_ir::{Expr, Stmt};
 use fractal_sched::{Form, LoopIr};
@@ -108,6 +108,7 @@ impl KernelPlan {
             step,
             stages,
             vector,
+            decode: None,
             output: self.gemm.output(),
             stored_zeros,
             epilogue: self.gemm.steps().to_vec(),
@@ -126,6 +127,21 @@ impl KernelPlan {
             stages: if tokens == 256 { 4 } else { 6 },
             ..self.config(rows, stored_zeros, tokens, 8)
         };
+        config.check().is_ok().then_some(config)
+    }
+
+    /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
+    pub fn decode_config(
+        &self,
+        rows: usize,
+        stored_zeros: bool,
+        tokens: usize,
+        vector: usize,
+        decode: Decode,
+    ) -> Option<KernelConfig> {
+        let config = self.config(rows, stored_zeros, tokens, vector);
+        let stages = if decode.slab > 32 { 2 } else { 4 };
+        let config = KernelConfig { stages, decode: Some(decode), ..config };
         config.check().is_ok().then_some(config)
     }
 
@@ -204,6 +220,9 @@ impl Compiled for CudaGemm {
     }
 }
 
+/// What kernels of one weight differ in: instruction, tokens, vector, and what few tokens need.
+type KernelKey = (Intrinsic, usize, usize, Option<Decode>);
+
 /// A weight on the device, and the kernels that have run with it.
 pub struct CudaWeight {
     plan: Arc<KernelPlan>,
@@ -218,7 +237,7 @@ pub struct CudaWeight {
     columns: Buffer,
     begin: Buffer,
     row_list: Buffer,
-    kernels: Mutex<HashMap<(Intrinsic, usize, usize), Kernel>>,
+    kernels: Mutex<HashMap<KernelKey, Kernel>>,
     transpose: Mutex<Option<Kernel>>,
 }
 
@@ -325,7 +344,24 @@ impl CudaWeight {
         }
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        if let Some(config) = self.decode_config(m, vector) {
+            return config;
+        }
         self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
+    }
+
+    /// The kernel for up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where
+    /// they are few, more warps keep as many loads under way.
+    fn decode_config(&self, m: usize, vector: usize) -> Option<KernelConfig> {
+        let tokens = [8, 16, 32].into_iter().find(|&tokens| m <= tokens)?;
+        let of_sms = |slab: usize| (self.blocks * (self.rows / slab)) as f64 / f64::from(self.device.info().sm_count);
+        let slab = match self.rows {
+            64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
+            32.. if of_sms(32) >= 0.9 => 32,
+            _ => 16,
+        };
+        let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
+        self.plan.decode_config(self.rows, self.stored_zeros, tokens, vector, Decode { slab, warps })
     }
 
     /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
@@ -346,7 +382,7 @@ impl CudaWeight {
     }
 
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
-        let key = (config.intrinsic, config.tokens, config.vector);
+        let key = (config.intrinsic, config.tokens, config.vector, config.decode);
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(&key) {
             return Ok(kernel.clone());
@@ -420,6 +456,8 @@ impl CudaWeight {
         let kernel = self.kernel_for(&config)?;
         let turned = match gemm.input() {
             Layout::FeatureMajor => None,
+            // One token lies the same way in both.
+            Layout::TokenMajor if m == 1 => None,
             Layout::TokenMajor => Some(self.turn(stream, inputs.x, m)?),
         };
         let arguments: Vec<Arg<'_>> = parameters(&config)
@@ -440,7 +478,9 @@ impl CudaWeight {
             })
             .collect();
         let persistent = config.is_hopper();
-        let grid = if persistent {
+        let grid = if let Some(Decode { slab, .. }) = config.decode {
+            [(self.blocks * (config.rows / slab)) as u32, 1, 1]
+        } else if persistent {
             [(self.blocks * tokens).min(self.device.info().sm_count as usize) as u32, 1, 1]
         } else {
             [self.blocks as u32, tokens as u32, 1]
@@ -449,7 +489,7 @@ impl CudaWeight {
             grid,
             block: [config.threads() as u32, 1, 1],
             shared: config.shared_bytes() as u32,
-            overlap: false,
+            overlap: config.decode.is_some() && self.device.info().arch.major >= 9,
         };
         // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
         // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
