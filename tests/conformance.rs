@@ -6,7 +6,8 @@ mod support;
 
 use fractal::sched::Form;
 use fractal::{DType, Device};
-use support::{LARGE, PATTERNS, SHAPES, check, check_unkept_activations, cuda_or_skip};
+use rayon::prelude::*;
+use support::{FEW_TOKENS, LARGE, PATTERNS, SHAPES, check, check_unkept_activations, cuda_or_skip};
 
 /// Runs all cases whose multiply-adds stay below `most`; a slow backend takes fewer of the large ones.
 fn all_cases(device: &Device, dtype: DType, most: usize) {
@@ -48,11 +49,27 @@ macro_rules! conformance {
             #[test]
             fn unkept_activations_do_not_leak() {
                 let Some(device) = $device else { return };
-                for text in PATTERNS {
-                    DType::ALL
-                        .into_iter()
-                        .for_each(|dtype| check_unkept_activations(&device, text, dtype, (70, 90, 33)));
-                }
+                PATTERNS.par_iter().for_each(|text| {
+                    for dtype in DType::ALL {
+                        for m in [33, 5] {
+                            check_unkept_activations(&device, text, dtype, (70, 90, m));
+                        }
+                    }
+                });
+            }
+
+            #[test]
+            fn few_tokens() {
+                let Some(device) = $device else { return };
+                // At once: nearly every case compiles a kernel of its own.
+                let patterns = ["tw:128", "bw:32x16", "dense", "vw:16", "tw:64"];
+                (0..patterns.len() * FEW_TOKENS.len()).into_par_iter().for_each(|case| {
+                    let (p, s) = (case % patterns.len(), case / patterns.len());
+                    let (n, k, m) = FEW_TOKENS[s];
+                    if n * k * m <= $most {
+                        check(&device, patterns[p], DType::ALL[1 + (p + s) % 2], (n, k, m), p + s);
+                    }
+                });
             }
 
             #[test]

@@ -6,7 +6,7 @@ use fractal_runtime::Gemm;
 use fractal_runtime::cuda::testing::compiler_or_skip;
 use fractal_runtime::cuda::{Arch, KernelPlan, Options, source_of};
 use fractal_sched::EpilogueStep;
-use fractal_sched::codegen::{KernelConfig, Provenance, emit, emit_transpose};
+use fractal_sched::codegen::{Decode, KernelConfig, Provenance, emit, emit_transpose};
 use std::sync::Mutex;
 
 const ARCHS: [Arch; 3] = [Arch::AMPERE, Arch::HOPPER, Arch::BLACKWELL];
@@ -92,6 +92,22 @@ fn configs() -> Vec<KernelConfig> {
                         .expect("it fits");
                     configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config });
                 }
+            }
+        }
+    }
+    for (at, (tokens, vector)) in
+        [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
+    {
+        // Blocks of 64 rows are for 32 tokens.
+        for slab in [16, 32, 64].into_iter().filter(|&slab| slab < 64 || tokens == 32) {
+            for warps in [8, 16] {
+                let (dtype, zeros) = ([DType::F16, DType::BF16][at % 2], (at + slab / 32) % 2 == 1);
+                let config = plan("tw:128", dtype)
+                    .decode_config(128, zeros, tokens, vector, Decode { slab, warps })
+                    .expect("it fits");
+                let output = if warps == 16 { Layout::TokenMajor } else { Layout::FeatureMajor };
+                let epilogue = epilogues[(at + slab / 16) % 4].to_vec();
+                configs.push(KernelConfig { epilogue, output, ..config });
             }
         }
     }

@@ -3,7 +3,7 @@
 use fractal_dsl::pattern::Named;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::EpilogueStep;
-use fractal_sched::codegen::{KernelConfig, Provenance, emit, emit_transpose};
+use fractal_sched::codegen::{Decode, KernelConfig, Provenance, emit, emit_transpose};
 
 #[test]
 fn generated_kernels_are_as_before() {
@@ -16,6 +16,7 @@ fn generated_kernels_are_as_before() {
         stages: 4,
         split: 1,
         vector: 4,
+        decode: None,
         output: Layout::FeatureMajor,
         runs: false,
         stored_zeros: false,
@@ -33,6 +34,20 @@ fn generated_kernels_are_as_before() {
             KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, ..base },
         ),
         ("mma_sync", "bw:128x64", 0.25, KernelConfig { intrinsic: Intrinsic::MmaSync, ..half.clone() }),
+        (
+            "decode",
+            "tw:128",
+            0.25,
+            KernelConfig {
+                intrinsic: Intrinsic::MmaSync,
+                dtype: DType::BF16,
+                tokens: 16,
+                stages: 4,
+                decode: Some(Decode { slab: 32, warps: 8 }),
+                epilogue: residual.clone(),
+                ..half.clone()
+            },
+        ),
         ("mma_sp", "2:4", 0.5, KernelConfig { intrinsic: Intrinsic::MmaSp, stages: 4, ..half.clone() }),
         (
             "wgmma",
@@ -96,6 +111,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         stages: 3,
         split: 1,
         vector: 4,
+        decode: None,
         output: Layout::FeatureMajor,
         runs: false,
         stored_zeros: false,
@@ -109,6 +125,14 @@ fn configurations_that_are_no_kernels_are_refused() {
         error(&KernelConfig { vector: 16, ..half.clone() }),
         "vector: expected a power of two of at most 16 bytes, found 16"
     );
+    let decode = KernelConfig {
+        intrinsic: Intrinsic::MmaSync,
+        rows: 32,
+        tokens: 16,
+        decode: Some(Decode { slab: 64, warps: 8 }),
+        ..half.clone()
+    };
+    assert!(error(&decode).starts_with("decode: expected"), "a slab higher than its tile");
     assert!(
         error(&KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 32, ..half }).starts_with("wgmma: expected 128 rows")
     );

@@ -71,6 +71,21 @@ pub fn cuda_or_skip() -> Option<Device> {
     }
 }
 
+/// Few tokens, as in decoding: sums long enough that every warp takes several turns, and many rows.
+pub const FEW_TOKENS: &[(usize, usize, usize)] = &[
+    (40, 3100, 1),
+    (130, 2500, 2),
+    (33, 4200, 3),
+    (64, 3100, 4),
+    (130, 2000, 8),
+    (40, 3100, 12),
+    (128, 3100, 16),
+    (70, 2500, 24),
+    (20, 3100, 31),
+    (130, 3100, 32),
+    (4300, 70, 16),
+];
+
 /// Enough rows and tokens that kernels for large results run, with tails.
 pub const LARGE: &[(usize, usize, usize)] = &[(4200, 200, 1032), (2180, 330, 2200)];
 

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 use fractal_dsl::pattern::{Packed, Pattern, Step};
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::codegen::{
-    CudaSource, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
+    CudaSource, Decode, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
 };
 use fractal_sched::loop_ir::{Expr, Stmt};
 use fractal_sched::{Form, LoopIr};
@@ -113,6 +113,7 @@ impl KernelPlan {
             stages,
             split: 1,
             vector,
+            decode: None,
             output: self.gemm.output(),
             runs: false,
             stored_zeros,
@@ -145,6 +146,21 @@ impl KernelPlan {
         [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
             [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
         })
+    }
+
+    /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
+    pub fn decode_config(
+        &self,
+        rows: usize,
+        stored_zeros: bool,
+        tokens: usize,
+        vector: usize,
+        decode: Decode,
+    ) -> Option<KernelConfig> {
+        let config = self.config(rows, stored_zeros, tokens, vector);
+        let stages = if decode.slab > 32 { 2 } else { 4 };
+        let config = KernelConfig { stages, decode: Some(decode), ..config };
+        config.check().is_ok().then_some(config)
     }
 
     /// The source of a configuration.
@@ -379,7 +395,25 @@ impl CudaWeight {
         }
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        if let Some(config) = self.decode_config(m, vector) {
+            return config;
+        }
         self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
+    }
+
+    /// The kernel for up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where
+    /// they are few, more warps keep as many loads under way.
+    fn decode_config(&self, m: usize, vector: usize) -> Option<KernelConfig> {
+        let tokens = [8, 16, 32].into_iter().find(|&tokens| m <= tokens)?;
+        let of_sms =
+            |slab: usize| (self.load.tiles * (self.rows / slab)) as f64 / f64::from(self.device.info().sm_count);
+        let slab = match self.rows {
+            64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
+            32.. if of_sms(32) >= 0.9 => 32,
+            _ => 16,
+        };
+        let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
+        self.plan.decode_config(self.rows, self.stored_zeros, tokens, vector, Decode { slab, warps })
     }
 
     /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
@@ -421,7 +455,9 @@ impl CudaWeight {
         if m >= 1 << 31 || tokens > 65_535 {
             return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
         }
-        let grid = if config.is_hopper() {
+        let grid = if let Some(Decode { slab, .. }) = config.decode {
+            [(self.load.tiles * (config.rows / slab)) as u32, 1, 1]
+        } else if config.is_hopper() {
             let teams = (self.device.info().sm_count as usize / config.split).max(1);
             let items = self.load.tiles * tokens;
             // Blocks that share a tile take one each; others are persistent.
@@ -438,7 +474,7 @@ impl CudaWeight {
                 grid,
                 block: [config.threads() as u32, 1, 1],
                 shared: config.shared_bytes() as u32,
-                overlap: config.is_hopper(),
+                overlap: config.is_hopper() || config.decode.is_some() && self.device.info().arch.major >= 9,
             },
         });
         let mut calls = self.calls.write().unwrap_or_else(PoisonError::into_inner);
@@ -517,6 +553,8 @@ impl CudaWeight {
         let call = self.call(m)?;
         let turned = match gemm.input() {
             Layout::FeatureMajor => None,
+            // One token lies the same way in both.
+            Layout::TokenMajor if m == 1 => None,
             Layout::TokenMajor => Some(self.turn(stream, inputs.x, m)?),
         };
         let map = if call.chunk > 0 { Some(self.y_map(inputs.y, m, call.chunk)?) } else { None };

@@ -1,6 +1,6 @@
 //! The configuration of one generated kernel: a small printable record, from which everything else follows.
 
-use super::wgmma;
+use super::{Decode, wgmma};
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use std::fmt;
@@ -27,6 +27,8 @@ pub struct KernelConfig {
     pub split: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
+    /// Of kernels for few tokens: how a block is made.
+    pub decode: Option<Decode>,
     /// Layout of Y and of residuals.
     pub output: Layout,
     /// Whether the rows of each half of a tile follow one another in Y, so that Hopper's kernels leave stores to the copy
@@ -74,6 +76,9 @@ impl KernelConfig {
             // Two warpgroups that multiply, and one that copies.
             return 3 * 128;
         }
+        if let Some(decode) = self.decode {
+            return decode.warps * 32;
+        }
         let (rows, tokens) = self.warp_tile();
         (self.rows / rows) * (self.tokens / tokens) * 32
     }
@@ -90,6 +95,9 @@ impl KernelConfig {
 
     /// Dynamic shared memory a block, bytes.
     pub fn shared_bytes(&self) -> usize {
+        if let Some(decode) = self.decode {
+            return decode.shared_bytes(self);
+        }
         let extra = if self.is_hopper() { wgmma::staging_bytes(self) + wgmma::BARRIER_BYTES } else { 0 };
         self.stages * self.stage_bytes() + extra
     }
@@ -115,7 +123,11 @@ impl KernelConfig {
         let covered = if self.stored_zeros { "_covered" } else { "" };
         let runs = if self.runs { "_runs" } else { "" };
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
-        format!("gemm_{intrinsic}_{}_{}x{}x{}{split}{runs}{covered}", self.dtype, self.rows, self.tokens, self.step)
+        let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
+        format!(
+            "gemm_{intrinsic}_{}_{}x{}x{}{block}{split}{runs}{covered}",
+            self.dtype, self.rows, self.tokens, self.step
+        )
     }
 
     /// What keeps this record from being a kernel.
@@ -123,6 +135,9 @@ impl KernelConfig {
     /// # Errors
     /// A sentence that says what was expected and found.
     pub fn check(&self) -> Result<(), String> {
+        if let Some(decode) = self.decode {
+            return decode.check(self);
+        }
         let half = self.dtype != DType::F32;
         let wrong =
             |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
@@ -209,6 +224,9 @@ impl fmt::Display for KernelConfig {
         )?;
         if self.split > 1 {
             write!(f, ", {} blocks a tile", self.split)?;
+        }
+        if let Some(Decode { slab, warps }) = self.decode {
+            write!(f, ", decode: slabs of {slab} rows, {warps} warps")?;
         }
         for step in &self.epilogue {
             write!(f, " | {step}")?;

@@ -1,6 +1,6 @@
 //! The order of a kernel's pieces.
 
-use super::{KernelConfig, Provenance, ffma, load, mma_sp, mma_sync, store, wgmma};
+use super::{KernelConfig, Provenance, decode, ffma, load, mma_sp, mma_sync, store, wgmma};
 use fractal_dsl::{DType, Intrinsic};
 
 /// A CUDA source: text, and the headers it includes.
@@ -13,10 +13,11 @@ pub struct CudaSource {
 }
 
 /// The device helpers, by the name in the `#include`.
-pub const HEADERS: [(&str, &str); 5] = [
+pub const HEADERS: [(&str, &str); 6] = [
     ("fractal/types.cuh", include_str!("cuh/types.cuh")),
     ("fractal/memory.cuh", include_str!("cuh/memory.cuh")),
     ("fractal/mma.cuh", include_str!("cuh/mma.cuh")),
+    ("fractal/decode.cuh", include_str!("cuh/decode.cuh")),
     ("fractal/hopper.cuh", include_str!("cuh/hopper.cuh")),
     ("fractal/epilogue.cuh", include_str!("cuh/epilogue.cuh")),
 ];
@@ -97,13 +98,17 @@ fn declaration(parameter: Parameter) -> String {
 pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource, String> {
     config.check()?;
     let name = config.name();
+    if let Some(decode) = config.decode {
+        let pieces = [vec![head(config, provenance)], decode::kernel(config, decode, &name)].concat();
+        return Ok(CudaSource { name, text: pieces.join("\n") });
+    }
     if config.is_hopper() {
         let pieces = [
             head(config, provenance),
             constants(config),
             wgmma::instruction(config),
             store::exact(config),
-            signature(config, &name),
+            signature(config, &name, "1"),
             wgmma::body(config),
             "}\n".into(),
         ];
@@ -118,7 +123,7 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         head(config, provenance),
         constants(config),
         store::exact(config),
-        signature(config, &name),
+        signature(config, &name, "1"),
         place(config),
         load::stage(config, provenance),
         accumulators(config),
@@ -133,6 +138,7 @@ fn head(config: &KernelConfig, provenance: &Provenance) -> String {
     let statements: String = provenance.statements.iter().map(|s| format!("//   {s}\n")).collect();
     let title = &provenance.title;
     let used = |name: &str| match config.intrinsic {
+        _ if name == "fractal/decode.cuh" => config.decode.is_some(),
         Intrinsic::Wgmma | Intrinsic::WgmmaSp => name != "fractal/mma.cuh",
         Intrinsic::Ffma => name != "fractal/mma.cuh" && name != "fractal/hopper.cuh",
         _ => name != "fractal/hopper.cuh",
@@ -142,12 +148,17 @@ fn head(config: &KernelConfig, provenance: &Provenance) -> String {
     format!("// {title}\n{statements}// {config}\n{headers}\nusing namespace fractal;\n")
 }
 
-fn constants(config: &KernelConfig) -> String {
-    let storage = match config.dtype {
+/// The storage type's name in CUDA.
+pub(super) fn storage(config: &KernelConfig) -> &'static str {
+    match config.dtype {
         DType::F32 => "float",
         DType::F16 => "f16",
         DType::BF16 => "bf16",
-    };
+    }
+}
+
+fn constants(config: &KernelConfig) -> String {
+    let storage = storage(config);
     let (warp_rows, warp_tokens) = config.warp_tile();
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
@@ -175,11 +186,12 @@ constexpr int W_STAGE = ROWS * STORED;
     )
 }
 
-fn signature(config: &KernelConfig, name: &str) -> String {
+/// `least` is the number of blocks that a multiprocessor shall hold.
+pub(super) fn signature(config: &KernelConfig, name: &str, least: &str) -> String {
     let cluster = if config.split > 1 { "__cluster_dims__(SPLIT, 1, 1) " } else { "" };
     let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
     format!(
-        "extern \"C\" __global__ void {cluster}__launch_bounds__(THREADS, 1)\n{name}(\n    {}) {{",
+        "extern \"C\" __global__ void {cluster}__launch_bounds__(THREADS, {least})\n{name}(\n    {}) {{",
         declarations.join(",\n    ")
     )
 }

@@ -10,11 +10,13 @@
 //! | the order of the pieces | `emit` |
 //! | condensing X and loading W | `load` |
 //! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma` |
+//! | the whole main loop for few tokens | `decode` |
 //! | epilogue and store | `store` |
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
 
 mod config;
+mod decode;
 mod emit;
 mod ffma;
 mod load;
@@ -27,6 +29,7 @@ mod transpose;
 mod wgmma;
 
 pub use config::KernelConfig;
+pub use decode::Decode;
 pub use emit::{CudaSource, HEADERS, Parameter, emit, parameters};
 pub use provenance::Provenance;
 pub use transpose::{TRANSPOSE_SIDE, emit_transpose};

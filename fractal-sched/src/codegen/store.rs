@@ -56,7 +56,8 @@ pub(super) fn steps(config: &KernelConfig, indent: &str, [bias, residual]: [&str
     config.epilogue.iter().map(step).collect()
 }
 
-fn finish(config: &KernelConfig) -> String {
+/// `finish(row, n_row, token, v)`: the epilogue on one sum of the tile's `row`, and its store.
+pub(super) fn finish(config: &KernelConfig) -> String {
     let at = match config.output {
         Layout::FeatureMajor => "(size_t)n_row * m + token",
         Layout::TokenMajor => "(size_t)token * n + n_row",

@@ -60,6 +60,7 @@ mod tests {
                     stages: 3,
                     split: 1,
                     vector: 8,
+                    decode: None,
                     output: Layout::FeatureMajor,
                     runs: false,
                     stored_zeros: false,
