@@ -3,7 +3,7 @@
 use fractal_dsl::pattern::Named;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::EpilogueStep;
-use fractal_sched::codegen::{KernelConfig, Provenance, emit, emit_transpose};
+use fractal_sched::codegen::{Division, KernelConfig, Provenance, emit, emit_transpose};
 
 #[test]
 fn generated_kernels_are_as_before() {
@@ -15,11 +15,13 @@ fn generated_kernels_are_as_before() {
         step: 16,
         stages: 4,
         vector: 4,
+        division: Some(Division { rows: 128, warp: (64, 64), groups: 1, columns: 16 }),
         output: Layout::FeatureMajor,
         stored_zeros: false,
         epilogue: vec![],
     };
-    let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, ..base.clone() };
+    let slab = Some(Division { rows: 64, warp: (64, 32), groups: 4, columns: 32 });
+    let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, division: None, ..base.clone() };
     let bias_gelu = vec![EpilogueStep::Bias(0), EpilogueStep::Gelu];
     let residual = vec![EpilogueStep::Scale(0.5f32.to_bits()), EpilogueStep::Residual(0), EpilogueStep::Relu];
     for (file, name, keep, config) in [
@@ -28,7 +30,7 @@ fn generated_kernels_are_as_before() {
             "ffma_covered",
             "ew",
             0.25,
-            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, ..base },
+            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, division: slab, ..base },
         ),
         ("mma_sync", "bw:128x64", 0.25, KernelConfig { intrinsic: Intrinsic::MmaSync, ..half.clone() }),
         ("mma_sp", "2:4", 0.5, KernelConfig { intrinsic: Intrinsic::MmaSp, stages: 4, ..half.clone() }),
@@ -73,6 +75,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         step: 32,
         stages: 3,
         vector: 4,
+        division: None,
         output: Layout::FeatureMajor,
         stored_zeros: false,
         epilogue: vec![],

@@ -1,5 +1,6 @@
 //! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
 
+use super::divide::{CHOICES, Choice, default_choice, least_time};
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
 use super::{Arg, Buffer, CudaDevice, CudaError, Kernel, KernelInfo, LaunchShape, Options, Source, Stream};
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
@@ -96,7 +97,7 @@ impl KernelPlan {
     /// The configuration for blocks of `rows` rows and `tokens` tokens, with X aligned to `vector` elements.
     pub fn config(&self, rows: usize, stored_zeros: bool, tokens: usize, vector: usize) -> KernelConfig {
         let (step, stages) = match self.intrinsic {
-            Intrinsic::Ffma => (16, 4),
+            Intrinsic::Ffma => return self.ffma_config(rows, stored_zeros, vector, default_choice(rows, tokens)),
             Intrinsic::MmaSp => (64, 4),
             _ => (64, 3),
         };
@@ -108,6 +109,30 @@ impl KernelPlan {
             step,
             stages,
             vector,
+            division: None,
+            output: self.gemm.output(),
+            stored_zeros,
+            epilogue: self.gemm.steps().to_vec(),
+        }
+    }
+
+    /// Every `ffma` kernel on tables of `rows` rows.
+    pub fn ffma_configs(&self, rows: usize, stored_zeros: bool, vector: usize) -> Vec<KernelConfig> {
+        let configs = CHOICES.iter().map(|&choice| self.ffma_config(rows, stored_zeros, vector, choice));
+        configs.filter(|config| config.check().is_ok()).collect()
+    }
+
+    /// The configuration of an `ffma` kernel for tables of `rows` rows, with this division.
+    fn ffma_config(&self, rows: usize, stored_zeros: bool, vector: usize, choice: Choice) -> KernelConfig {
+        KernelConfig {
+            intrinsic: Intrinsic::Ffma,
+            dtype: self.gemm.dtype(),
+            rows,
+            tokens: choice.tokens,
+            step: 16,
+            stages: choice.stages,
+            vector,
+            division: Some(choice.division),
             output: self.gemm.output(),
             stored_zeros,
             epilogue: self.gemm.steps().to_vec(),
@@ -213,12 +238,14 @@ pub struct CudaWeight {
     stored_zeros: bool,
     waste: f64,
     blocks: usize,
+    /// Kept columns of all blocks, in whole steps.
+    stored_columns: usize,
     values: Buffer,
     positions: Option<Buffer>,
     columns: Buffer,
     begin: Buffer,
     row_list: Buffer,
-    kernels: Mutex<HashMap<(Intrinsic, usize, usize), Kernel>>,
+    kernels: Mutex<HashMap<KernelConfig, Kernel>>,
     transpose: Mutex<Option<Kernel>>,
 }
 
@@ -288,6 +315,7 @@ impl CudaWeight {
             stored_zeros,
             waste: *waste,
             blocks: tables.blocks(),
+            stored_columns: columns.len(),
             values: upload_values(&stream, values, plan.gemm.dtype())?,
             positions: if sparse { Some(stream.upload(positions)?) } else { None },
             columns: stream.upload(columns)?,
@@ -325,12 +353,19 @@ impl CudaWeight {
         }
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        if self.plan.intrinsic == Intrinsic::Ffma {
+            let kernels = self.plan.ffma_configs(self.rows, self.stored_zeros, vector);
+            let tables = (self.blocks, self.stored_columns);
+            if let Some(config) = least_time(self.device.info().into(), kernels, tables, m) {
+                return config;
+            }
+        }
         self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
     }
 
     /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
     fn tokens(&self, m: usize) -> usize {
-        let choices: &[usize] = if self.plan.intrinsic == Intrinsic::Ffma { &[128, 64] } else { &[128, 64, 32, 16] };
+        let choices = [128usize, 64, 32, 16];
         let enough = self.device.info().sm_count as usize;
         let fits = |tokens: usize| tokens < 2 * m.max(1) && self.blocks * m.div_ceil(tokens) >= enough;
         let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
@@ -346,15 +381,14 @@ impl CudaWeight {
     }
 
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
-        let key = (config.intrinsic, config.tokens, config.vector);
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = kernels.get(&key) {
+        if let Some(kernel) = kernels.get(config) {
             return Ok(kernel.clone());
         }
         let layout = |reason| Error::Layout { kernel: config.name(), reason };
         let generated = self.plan.source(config).map_err(layout)?;
         let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
-        kernels.insert(key, kernel.clone());
+        kernels.insert(config.clone(), kernel.clone());
         Ok(kernel)
     }
 
@@ -443,13 +477,14 @@ impl CudaWeight {
         let grid = if persistent {
             [(self.blocks * tokens).min(self.device.info().sm_count as usize) as u32, 1, 1]
         } else {
-            [self.blocks as u32, tokens as u32, 1]
+            [(self.blocks * config.slabs()) as u32, tokens as u32, 1]
         };
         let shape = LaunchShape {
             grid,
             block: [config.threads() as u32, 1, 1],
             shared: config.shared_bytes() as u32,
-            overlap: false,
+            // These kernels wait for the one before themselves.
+            overlap: config.division.is_some() && self.device.info().arch.major >= 9,
         };
         // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
         // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).

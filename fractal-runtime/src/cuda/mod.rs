@@ -40,6 +40,7 @@ mod cache;
 mod cubin;
 mod cublaslt;
 mod device;
+mod divide;
 mod error;
 mod failed;
 mod graph;

@@ -102,10 +102,20 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         ];
         return Ok(CudaSource { name, text: pieces.join("\n") });
     }
+    if let Some(division) = &config.division {
+        let pieces = [
+            head(config, provenance),
+            constants(config) + &ffma::constants(config, division),
+            store::exact(config),
+            signature(config, &name),
+            ffma::body(config, division, provenance),
+            "}\n".into(),
+        ];
+        return Ok(CudaSource { name, text: pieces.join("\n") });
+    }
     let multiply = match config.intrinsic {
-        Intrinsic::MmaSync => mma_sync::multiply(config),
         Intrinsic::MmaSp => mma_sp::multiply(config),
-        _ => ffma::multiply(config),
+        _ => mma_sync::multiply(config),
     };
     let pieces = [
         head(config, provenance),
@@ -114,7 +124,7 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         signature(config, &name),
         place(config),
         load::stage(config, provenance),
-        accumulators(config),
+        accumulators(),
         main_loop(&multiply),
         store::tile(config),
         "}\n".into(),
@@ -175,13 +185,13 @@ constexpr int W_STAGE = ROWS * STORED;
 fn signature(config: &KernelConfig, name: &str) -> String {
     let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
     format!(
-        "extern \"C\" __global__ void __launch_bounds__(THREADS, 1)\n{name}(\n    {}) {{",
+        "extern \"C\" __global__ void __launch_bounds__(THREADS, {})\n{name}(\n    {}) {{",
+        config.blocks_per_sm(),
         declarations.join(",\n    ")
     )
 }
 
 fn place(config: &KernelConfig) -> String {
-    let threads = if config.intrinsic == Intrinsic::Ffma { ffma::threads() } else { "" };
     let common = "    // parallel for tile, mo: one block each.
     const int tile = blockIdx.x;
     const int m0 = blockIdx.y * TOKENS;
@@ -198,14 +208,11 @@ fn place(config: &KernelConfig) -> String {
     } else {
         ""
     };
-    [common, positions, threads].concat()
+    [common, positions].concat()
 }
 
-fn accumulators(config: &KernelConfig) -> String {
-    match config.intrinsic {
-        Intrinsic::Ffma => "    float acc[THREAD_ROWS][THREAD_TOKENS] = {};\n".into(),
-        _ => "    float acc[WARP_ROWS / 16][WARP_TOKENS / 8][4] = {};\n".into(),
-    }
+fn accumulators() -> String {
+    "    float acc[WARP_ROWS / 16][WARP_TOKENS / 8][4] = {};\n".into()
 }
 
 fn main_loop(multiply: &str) -> String {

@@ -59,6 +59,7 @@ mod tests {
                     step,
                     stages: 3,
                     vector: 8,
+                    division: None,
                     output: Layout::FeatureMajor,
                     stored_zeros: false,
                     epilogue: vec![],
