@@ -13,14 +13,14 @@ fn generated_kernels_are_as_before() {
         rows: 128,
         tokens: 128,
         step: 16,
-        stages: 4,
+        stages: 3,
         vector: 4,
-        division: Some(Division { rows: 128, warp: (64, 64), groups: 1, columns: 16 }),
+        division: Some(Division { rows: 128, warp: (64, 32), groups: 1, columns: 32 }),
         output: Layout::FeatureMajor,
         stored_zeros: false,
         epilogue: vec![],
     };
-    let slab = Some(Division { rows: 64, warp: (64, 32), groups: 4, columns: 32 });
+    let slab = Some(Division { rows: 64, warp: (64, 32), groups: 4, columns: 64 });
     let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, division: None, ..base.clone() };
     let bias_gelu = vec![EpilogueStep::Bias(0), EpilogueStep::Gelu];
     let residual = vec![EpilogueStep::Scale(0.5f32.to_bits()), EpilogueStep::Residual(0), EpilogueStep::Relu];
@@ -82,6 +82,10 @@ fn configurations_that_are_no_kernels_are_refused() {
     };
     let error = |config: &KernelConfig| emit(config, &Provenance::default()).unwrap_err();
     assert_eq!(error(&config), "mma_sync: expected f16 or bf16, found f32");
+    let ffma = KernelConfig { intrinsic: Intrinsic::Ffma, step: 16, ..config.clone() };
+    assert_eq!(error(&ffma), "ffma: expected a division, found none");
+    let uneven = Division { rows: 96, warp: (32, 32), groups: 1, columns: 16 };
+    assert!(error(&KernelConfig { division: Some(uneven), ..ffma }).starts_with("division: expected warps"));
     let half = KernelConfig { dtype: DType::F16, ..config };
     assert_eq!(error(&KernelConfig { rows: 96, ..half.clone() }), "rows: expected 16, 32, 64 or 128, found 96");
     assert_eq!(

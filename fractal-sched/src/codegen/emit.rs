@@ -154,6 +154,7 @@ fn constants(config: &KernelConfig) -> String {
     let (warp_rows, warp_tokens) = config.warp_tile();
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
+    let whole = if config.division.is_some() { "tile" } else { "block" };
     let positions = match config.position_bytes() {
         0 => String::new(),
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
@@ -169,7 +170,7 @@ fn constants(config: &KernelConfig) -> String {
     };
     format!(
         "using T = {storage};
-constexpr int ROWS = {rows};            // rows of W a block
+constexpr int ROWS = {rows};            // rows of W a {whole}
 constexpr int TOKENS = {tokens};          // tokens a block
 constexpr int STEP = {step};            // kept columns a step
 constexpr int STORED = {stored};          // of which W stores

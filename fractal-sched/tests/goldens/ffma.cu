@@ -1,7 +1,7 @@
 // tw:128 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 128);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// ffma f32: 128 rows x 128 tokens x 16 columns, 4 stages, 128 threads, 66048 bytes of shared memory, vectors of 4, 128 rows a block, warps of 64 x 64 in 1 groups, 16 columns a stage | * 0.5 | + residual0[n, m] | relu
+// ffma f32: 128 rows x 128 tokens x 16 columns, 3 stages, 256 threads, 98816 bytes of shared memory, vectors of 4, 128 rows a block, warps of 64 x 32 in 1 groups, 32 columns a stage | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/epilogue.cuh"
@@ -9,26 +9,26 @@
 using namespace fractal;
 
 using T = float;
-constexpr int ROWS = 128;            // rows of W a block
+constexpr int ROWS = 128;            // rows of W a tile
 constexpr int TOKENS = 128;          // tokens a block
 constexpr int STEP = 16;            // kept columns a step
 constexpr int STORED = 16;          // of which W stores
-constexpr int STAGES = 4;           // steps in flight
+constexpr int STAGES = 3;           // steps in flight
 constexpr int VECTOR = 4;           // elements of X a copy
 constexpr int WARP_ROWS = 64;
-constexpr int WARP_TOKENS = 64;
-constexpr int THREADS = 128;
+constexpr int WARP_TOKENS = 32;
+constexpr int THREADS = 256;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 constexpr int BLOCK_ROWS = 128;      // of the tile's rows, those of a block
-constexpr int COLUMNS = 16;         // columns a stage: whole steps
+constexpr int COLUMNS = 32;         // columns a stage: whole steps
 constexpr int GROUPS = 1;          // of warps, which share a stage's columns
 constexpr int ROW_LANES = 8;       // of a warp's 32, the others lie along the tokens
-constexpr int SHARED_BYTES = 66048;  // stages or sums, then row numbers
+constexpr int SHARED_BYTES = 98816;  // stages or sums, then row numbers
 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-gemm_ffma_f32_128x128x16_warp64x64_groups1(
+gemm_ffma_f32_128x128x16_warp64x32_groups1(
     const T* __restrict__ x,
     T* __restrict__ y,
     const T* __restrict__ values,

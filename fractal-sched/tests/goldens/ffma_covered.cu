@@ -1,7 +1,7 @@
 // ew of a 1024 x 1024 weight
 //   let nk2 = join(n, k);
 //   let nk3 = skip(nk2, per = (), keep = 25%);
-// ffma f32: 128 rows x 128 tokens x 16 columns, 4 stages, 512 threads, 131328 bytes of shared memory, vectors of 1, 64 rows a block, warps of 64 x 32 in 4 groups, 32 columns a stage
+// ffma f32: 128 rows x 128 tokens x 16 columns, 3 stages, 512 threads, 147712 bytes of shared memory, vectors of 1, 64 rows a block, warps of 64 x 32 in 4 groups, 64 columns a stage
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/epilogue.cuh"
@@ -9,11 +9,11 @@
 using namespace fractal;
 
 using T = float;
-constexpr int ROWS = 128;            // rows of W a block
+constexpr int ROWS = 128;            // rows of W a tile
 constexpr int TOKENS = 128;          // tokens a block
 constexpr int STEP = 16;            // kept columns a step
 constexpr int STORED = 16;          // of which W stores
-constexpr int STAGES = 4;           // steps in flight
+constexpr int STAGES = 3;           // steps in flight
 constexpr int VECTOR = 1;           // elements of X a copy
 constexpr int WARP_ROWS = 64;
 constexpr int WARP_TOKENS = 32;
@@ -21,10 +21,10 @@ constexpr int THREADS = 512;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 constexpr int BLOCK_ROWS = 64;      // of the tile's rows, those of a block
-constexpr int COLUMNS = 32;         // columns a stage: whole steps
+constexpr int COLUMNS = 64;         // columns a stage: whole steps
 constexpr int GROUPS = 4;          // of warps, which share a stage's columns
 constexpr int ROW_LANES = 8;       // of a warp's 32, the others lie along the tokens
-constexpr int SHARED_BYTES = 131328;  // stages or sums, then row numbers
+constexpr int SHARED_BYTES = 147712;  // stages or sums, then row numbers
 
 // A sum that is not finite, again without the zeros that stand for dropped weights.
 __device__ __noinline__ float exact(
