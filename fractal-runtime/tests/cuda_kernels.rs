@@ -46,14 +46,8 @@ fn configs() -> Vec<KernelConfig> {
         &[EpilogueStep::Scale(0.25f32.to_bits()), EpilogueStep::Silu],
     ];
     let mut configs = Vec::new();
-    for (name, dtypes) in [
-        ("tw:128", &DType::ALL[..]),
-        ("2:4", &[DType::F16, DType::BF16][..]),
-        ("tw:128 on CUDA cores", &[DType::F16, DType::BF16][..]),
-    ] {
+    for (name, dtypes) in [("tw:128", &[DType::F16, DType::BF16]), ("2:4", &[DType::F16, DType::BF16])] {
         for &dtype in dtypes {
-            let name = name.split(' ').next().unwrap();
-            let ffma = dtype == DType::F32 || (name == "tw:128" && configs.len() > 50);
             for rows in [16, 32, 64, 128] {
                 for tokens in [16, 64, 128] {
                     let at = configs.len();
@@ -61,13 +55,28 @@ fn configs() -> Vec<KernelConfig> {
                     let mut config = plan(name, dtype).config(rows, at % 2 == 1, tokens, vector.max(1));
                     config.epilogue = epilogues[at / 2 % 4].to_vec();
                     config.output = if at % 5 == 4 { Layout::TokenMajor } else { Layout::FeatureMajor };
-                    if ffma {
-                        config = KernelConfig { intrinsic: Intrinsic::Ffma, step: 16, stages: 4, ..config };
-                    }
                     if config.check().is_ok() {
                         configs.push(config);
                     }
                 }
+            }
+        }
+    }
+    // CUDA cores: every division, with tables of its own height and of 128 rows; 16-bit types on old GPUs only.
+    for dtype in [DType::F32, DType::F32, DType::F16, DType::BF16] {
+        for rows in [16, 32, 64, 128] {
+            for config in plan("tw:128", dtype).ffma_configs(rows, false, 1) {
+                let at = configs.len();
+                if config.division.is_some_and(|d| d.rows < rows) && (rows < 128 || dtype != DType::F32) {
+                    continue;
+                }
+                configs.push(KernelConfig {
+                    stored_zeros: at % 3 == 1,
+                    vector: ([16, 16, 8, 16, 4][at % 5] / dtype.bytes()).max(1),
+                    output: if at % 7 == 4 { Layout::TokenMajor } else { Layout::FeatureMajor },
+                    epilogue: epilogues[at % 4].to_vec(),
+                    ..config
+                });
             }
         }
     }

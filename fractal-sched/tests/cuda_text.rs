@@ -3,7 +3,7 @@
 use fractal_dsl::pattern::Named;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::EpilogueStep;
-use fractal_sched::codegen::{Decode, KernelConfig, Provenance, emit, emit_transpose};
+use fractal_sched::codegen::{Decode, Division, KernelConfig, Provenance, emit, emit_transpose};
 
 #[test]
 fn generated_kernels_are_as_before() {
@@ -13,16 +13,18 @@ fn generated_kernels_are_as_before() {
         rows: 128,
         tokens: 128,
         step: 16,
-        stages: 4,
+        stages: 3,
         split: 1,
         vector: 4,
         decode: None,
+        division: Some(Division { rows: 128, warp: (64, 32), groups: 1, columns: 32 }),
         output: Layout::FeatureMajor,
         runs: false,
         stored_zeros: false,
         epilogue: vec![],
     };
-    let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, ..base.clone() };
+    let slab = Some(Division { rows: 64, warp: (64, 32), groups: 4, columns: 64 });
+    let half = KernelConfig { dtype: DType::F16, step: 64, stages: 3, vector: 8, division: None, ..base.clone() };
     let bias_gelu = vec![EpilogueStep::Bias(0), EpilogueStep::Gelu];
     let residual = vec![EpilogueStep::Scale(0.5f32.to_bits()), EpilogueStep::Residual(0), EpilogueStep::Relu];
     for (file, name, keep, config) in [
@@ -31,7 +33,7 @@ fn generated_kernels_are_as_before() {
             "ffma_covered",
             "ew",
             0.25,
-            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, ..base },
+            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, division: slab, ..base },
         ),
         ("mma_sync", "bw:128x64", 0.25, KernelConfig { intrinsic: Intrinsic::MmaSync, ..half.clone() }),
         (
@@ -112,6 +114,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         split: 1,
         vector: 4,
         decode: None,
+        division: None,
         output: Layout::FeatureMajor,
         runs: false,
         stored_zeros: false,
@@ -119,6 +122,10 @@ fn configurations_that_are_no_kernels_are_refused() {
     };
     let error = |config: &KernelConfig| emit(config, &Provenance::default()).unwrap_err();
     assert_eq!(error(&config), "mma_sync: expected f16 or bf16, found f32");
+    let ffma = KernelConfig { intrinsic: Intrinsic::Ffma, step: 16, ..config.clone() };
+    assert_eq!(error(&ffma), "ffma: expected a division, found none");
+    let uneven = Division { rows: 96, warp: (32, 32), groups: 1, columns: 16 };
+    assert!(error(&KernelConfig { division: Some(uneven), ..ffma }).starts_with("division: expected warps"));
     let half = KernelConfig { dtype: DType::F16, ..config };
     assert_eq!(error(&KernelConfig { rows: 96, ..half.clone() }), "rows: expected 16, 32, 64 or 128, found 96");
     assert_eq!(

@@ -1,6 +1,7 @@
 //! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
 
 use super::choose::{self, Load};
+use super::divide::{CHOICES, Choice, default_choice, least_time};
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
 use super::{
     Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
@@ -100,7 +101,7 @@ impl KernelPlan {
     /// The configuration for blocks of `rows` rows and `tokens` tokens, with X aligned to `vector` elements.
     pub fn config(&self, rows: usize, stored_zeros: bool, tokens: usize, vector: usize) -> KernelConfig {
         let (step, stages) = match self.intrinsic {
-            Intrinsic::Ffma => (16, 4),
+            Intrinsic::Ffma => return self.ffma_config(rows, stored_zeros, vector, default_choice(rows, tokens)),
             Intrinsic::MmaSp => (64, 4),
             _ => (64, 3),
         };
@@ -114,6 +115,33 @@ impl KernelPlan {
             split: 1,
             vector,
             decode: None,
+            division: None,
+            output: self.gemm.output(),
+            runs: false,
+            stored_zeros,
+            epilogue: self.gemm.steps().to_vec(),
+        }
+    }
+
+    /// Every `ffma` kernel on tables of `rows` rows.
+    pub fn ffma_configs(&self, rows: usize, stored_zeros: bool, vector: usize) -> Vec<KernelConfig> {
+        let configs = CHOICES.iter().map(|&choice| self.ffma_config(rows, stored_zeros, vector, choice));
+        configs.filter(|config| config.check().is_ok()).collect()
+    }
+
+    /// The configuration of an `ffma` kernel for tables of `rows` rows, with this division.
+    fn ffma_config(&self, rows: usize, stored_zeros: bool, vector: usize, choice: Choice) -> KernelConfig {
+        KernelConfig {
+            intrinsic: Intrinsic::Ffma,
+            dtype: self.gemm.dtype(),
+            rows,
+            tokens: choice.tokens,
+            step: 16,
+            stages: choice.stages,
+            split: 1,
+            vector,
+            decode: None,
+            division: Some(choice.division),
             output: self.gemm.output(),
             runs: false,
             stored_zeros,
@@ -395,6 +423,13 @@ impl CudaWeight {
         }
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        if self.plan.intrinsic == Intrinsic::Ffma {
+            let kernels = self.plan.ffma_configs(self.rows, self.stored_zeros, vector);
+            let tables = (self.load.tiles, self.columns.bytes() / 4);
+            if let Some(config) = least_time(self.device.info().into(), kernels, tables, m) {
+                return config;
+            }
+        }
         if let Some(config) = self.decode_config(m, vector) {
             return config;
         }
@@ -418,7 +453,7 @@ impl CudaWeight {
 
     /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
     fn tokens(&self, m: usize) -> usize {
-        let choices: &[usize] = if self.plan.intrinsic == Intrinsic::Ffma { &[128, 64] } else { &[128, 64, 32, 16] };
+        let choices = [128usize, 64, 32, 16];
         let enough = self.device.info().sm_count as usize;
         let fits = |tokens: usize| tokens < 2 * m.max(1) && self.load.tiles * m.div_ceil(tokens) >= enough;
         let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
@@ -464,7 +499,7 @@ impl CudaWeight {
             let teams = if config.split > 1 { items } else { items.min(teams) };
             [(teams * config.split) as u32, 1, 1]
         } else {
-            [self.load.tiles as u32, tokens as u32, 1]
+            [(self.load.tiles * config.slabs()) as u32, tokens as u32, 1]
         };
         let call = Arc::new(Call {
             kernel: self.kernel_for(&config)?,
@@ -474,7 +509,9 @@ impl CudaWeight {
                 grid,
                 block: [config.threads() as u32, 1, 1],
                 shared: config.shared_bytes() as u32,
-                overlap: config.is_hopper() || config.decode.is_some() && self.device.info().arch.major >= 9,
+                // These kernels wait for the one before themselves.
+                overlap: config.is_hopper()
+                    || (config.decode.is_some() || config.division.is_some()) && self.device.info().arch.major >= 9,
             },
         });
         let mut calls = self.calls.write().unwrap_or_else(PoisonError::into_inner);

@@ -41,6 +41,7 @@ mod choose;
 mod cubin;
 mod cublaslt;
 mod device;
+mod divide;
 mod error;
 mod failed;
 mod graph;

@@ -29,6 +29,8 @@ pub struct KernelConfig {
     pub vector: usize,
     /// Of kernels for few tokens: how a block is made.
     pub decode: Option<Decode>,
+    /// Of `ffma` kernels: how a block and its threads divide a tile.
+    pub division: Option<Division>,
     /// Layout of Y and of residuals.
     pub output: Layout,
     /// Whether the rows of each half of a tile follow one another in Y, so that Hopper's kernels leave stores to the copy
@@ -40,7 +42,46 @@ pub struct KernelConfig {
     pub epilogue: Vec<EpilogueStep>,
 }
 
+/// How the blocks and threads of an `ffma` kernel divide a tile of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Division {
+    /// Rows a block: the tile's, or a slab of them.
+    pub rows: usize,
+    /// Rows and tokens of a warp.
+    pub warp: (usize, usize),
+    /// Groups of warps, each with all of the block's results from its own columns.
+    pub groups: usize,
+    /// Columns a stage, of all groups: whole steps of the tables.
+    pub columns: usize,
+}
+
 impl KernelConfig {
+    /// Of a warp's lanes, those that lie along the rows.
+    pub fn row_lanes(&self) -> usize {
+        // Threads' tiles are as square as can be.
+        let (rows, tokens) = self.warp_tile();
+        if rows < 32 || 2 * rows <= tokens { 4 } else { 8 }
+    }
+
+    /// Blocks that a multiprocessor should have registers for.
+    pub fn blocks_per_sm(&self) -> usize {
+        let Some(division) = self.division else { return 1 };
+        // Registers for the results, the operands of two columns and addresses: 255, 168, 128 or 96 a thread.
+        let threads = match division.warp.0 * division.warp.1 / 32 {
+            128.. => 256,
+            96.. => 384,
+            64.. if self.threads() < 256 => 384,
+            48.. => 512,
+            _ => 640,
+        };
+        (threads / self.threads()).max(1)
+    }
+
+    /// Blocks along the rows of a tile of the tables.
+    pub fn slabs(&self) -> usize {
+        self.division.map_or(1, |division| self.rows / division.rows)
+    }
+
     /// Elements of W stored for one row and step: half of the columns where 2 of 4 are kept.
     pub fn stored_step(&self) -> usize {
         if self.intrinsic.is_sparse() { self.step / 2 } else { self.step }
@@ -64,10 +105,7 @@ impl KernelConfig {
 
     /// Rows and tokens of a warp's tile.
     pub fn warp_tile(&self) -> (usize, usize) {
-        match self.intrinsic {
-            Intrinsic::Ffma => (self.rows.min(32), 64),
-            _ => (self.rows.min(64), self.tokens.min(32)),
-        }
+        self.division.map_or((self.rows.min(64), self.tokens.min(32)), |division| division.warp)
     }
 
     /// Threads a block.
@@ -80,17 +118,19 @@ impl KernelConfig {
             return decode.warps * 32;
         }
         let (rows, tokens) = self.warp_tile();
-        (self.rows / rows) * (self.tokens / tokens) * 32
+        let (block_rows, groups) = self.division.map_or((self.rows, 1), |division| (division.rows, division.groups));
+        (block_rows / rows) * (self.tokens / tokens) * groups * 32
     }
 
     /// Bytes of X a stage.
     pub fn x_bytes(&self) -> usize {
-        self.step * self.tokens * self.dtype.bytes()
+        self.division.map_or(self.step, |division| division.columns) * self.tokens * self.dtype.bytes()
     }
 
     /// Bytes of W a stage.
     pub fn w_bytes(&self) -> usize {
-        self.rows * self.stored_step() * self.dtype.bytes()
+        let elements = self.division.map_or(self.rows * self.stored_step(), |d| d.rows * d.columns);
+        elements * self.dtype.bytes()
     }
 
     /// Dynamic shared memory a block, bytes.
@@ -99,7 +139,9 @@ impl KernelConfig {
             return decode.shared_bytes(self);
         }
         let extra = if self.is_hopper() { wgmma::staging_bytes(self) + wgmma::BARRIER_BYTES } else { 0 };
-        self.stages * self.stage_bytes() + extra
+        let stages = self.stages * self.stage_bytes() + extra;
+        // The sums of all groups take the place of the stages; the row numbers follow.
+        self.division.map_or(stages, |d| stages.max(d.groups * d.rows * self.tokens * 4) + d.rows * 4)
     }
 
     /// Of Hopper's kernels: tokens that a warp or warpgroup stores at a time.
@@ -124,8 +166,12 @@ impl KernelConfig {
         let runs = if self.runs { "_runs" } else { "" };
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
         let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
+        let division = self.division.map_or(String::new(), |d| {
+            let slab = if d.rows == self.rows { String::new() } else { format!("_slab{}", d.rows) };
+            format!("{slab}_warp{}x{}_groups{}", d.warp.0, d.warp.1, d.groups)
+        });
         format!(
-            "gemm_{intrinsic}_{}_{}x{}x{}{block}{split}{runs}{covered}",
+            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{runs}{covered}",
             self.dtype, self.rows, self.tokens, self.step
         )
     }
@@ -142,7 +188,11 @@ impl KernelConfig {
         let wrong =
             |what: &str, expected: &str, found: usize| Err(format!("{what}: expected {expected}, found {found}"));
         match self.intrinsic {
-            Intrinsic::Ffma => {}
+            Intrinsic::Ffma => {
+                let Some(division) = &self.division else { return Err("ffma: expected a division, found none".into()) };
+                self.check_division(division)?;
+            }
+            _ if self.division.is_some() => return Err(format!("{}: divisions are of ffma", self.intrinsic.name())),
             Intrinsic::Wgmma | Intrinsic::WgmmaSp if half => return self.check_wgmma(),
             Intrinsic::MmaSync | Intrinsic::MmaSp if half => {}
             Intrinsic::MmaSync | Intrinsic::MmaSp => {
@@ -153,12 +203,11 @@ impl KernelConfig {
         if ![16, 32, 64, 128].contains(&self.rows) {
             return wrong("rows", "16, 32, 64 or 128", self.rows);
         }
-        let tokens: &[usize] = if self.intrinsic == Intrinsic::Ffma { &[64, 128] } else { &[16, 32, 64, 128] };
-        if !tokens.contains(&self.tokens) {
+        if self.division.is_none() && ![16, 32, 64, 128].contains(&self.tokens) {
             return wrong("tokens", "a power of two up to 128 that the instruction's tile divides", self.tokens);
         }
         let steps: &[usize] = match self.intrinsic {
-            Intrinsic::Ffma => &[8, 16, 32],
+            Intrinsic::Ffma => &[16],
             Intrinsic::MmaSp => &[64],
             _ => &[32, 64],
         };
@@ -179,6 +228,22 @@ impl KernelConfig {
 }
 
 impl KernelConfig {
+    fn check_division(&self, division: &Division) -> Result<(), String> {
+        let Division { rows, warp, groups, columns } = *division;
+        let (row_lanes, token_lanes) = (self.row_lanes(), 32 / self.row_lanes());
+        let pieces = warp.0.is_multiple_of(4 * row_lanes) && warp.1.is_multiple_of(4 * token_lanes);
+        let whole = rows.is_multiple_of(warp.0) && self.tokens.is_multiple_of(warp.1) && self.rows.is_multiple_of(rows);
+        let slices = columns.is_multiple_of(self.step) && columns.is_multiple_of(2 * groups);
+        if !(pieces && whole && slices) || groups == 0 || self.tokens < 32 || warp.0 * warp.1 > 64 * 64 {
+            return Err(format!(
+                "division: expected warps of at most 64 x 64 that divide the block, whose rows divide the tile's, and \
+                 stages of whole steps that groups share evenly, found {} of {} rows, {} tokens, {division:?}",
+                rows, self.rows, self.tokens
+            ));
+        }
+        Ok(())
+    }
+
     fn check_wgmma(&self) -> Result<(), String> {
         let tokens: &[usize] = if self.rows == 128 { &[64, 128, 256] } else { &[128, 256, 512] };
         let fits =
@@ -227,6 +292,13 @@ impl fmt::Display for KernelConfig {
         }
         if let Some(Decode { slab, warps }) = self.decode {
             write!(f, ", decode: slabs of {slab} rows, {warps} warps")?;
+        }
+        if let Some(Division { rows, warp, groups, columns }) = &self.division {
+            let (warp_rows, warp_tokens) = warp;
+            write!(
+                f,
+                ", {rows} rows a block, warps of {warp_rows} x {warp_tokens} in {groups} groups, {columns} columns a stage"
+            )?;
         }
         for step in &self.epilogue {
             write!(f, " | {step}")?;

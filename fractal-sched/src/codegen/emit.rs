@@ -114,10 +114,20 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         ];
         return Ok(CudaSource { name, text: pieces.join("\n") });
     }
+    if let Some(division) = &config.division {
+        let pieces = [
+            head(config, provenance),
+            constants(config) + &ffma::constants(config, division),
+            store::exact(config),
+            signature(config, &name, &config.blocks_per_sm().to_string()),
+            ffma::body(config, division, provenance),
+            "}\n".into(),
+        ];
+        return Ok(CudaSource { name, text: pieces.join("\n") });
+    }
     let multiply = match config.intrinsic {
-        Intrinsic::MmaSync => mma_sync::multiply(config),
         Intrinsic::MmaSp => mma_sp::multiply(config),
-        _ => ffma::multiply(config),
+        _ => mma_sync::multiply(config),
     };
     let pieces = [
         head(config, provenance),
@@ -126,7 +136,7 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         signature(config, &name, "1"),
         place(config),
         load::stage(config, provenance),
-        accumulators(config),
+        accumulators(),
         main_loop(&multiply),
         store::tile(config),
         "}\n".into(),
@@ -162,6 +172,7 @@ fn constants(config: &KernelConfig) -> String {
     let (warp_rows, warp_tokens) = config.warp_tile();
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
+    let whole = if config.division.is_some() { "tile" } else { "block" };
     let positions = match config.position_bytes() {
         0 => String::new(),
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
@@ -173,7 +184,7 @@ fn constants(config: &KernelConfig) -> String {
     };
     format!(
         "using T = {storage};
-constexpr int ROWS = {rows};            // rows of W a block
+constexpr int ROWS = {rows};            // rows of W a {whole}
 constexpr int TOKENS = {tokens};          // tokens a block
 constexpr int STEP = {step};            // kept columns a step
 constexpr int STORED = {stored};          // of which W stores
@@ -197,7 +208,6 @@ pub(super) fn signature(config: &KernelConfig, name: &str, least: &str) -> Strin
 }
 
 fn place(config: &KernelConfig) -> String {
-    let threads = if config.intrinsic == Intrinsic::Ffma { ffma::threads() } else { "" };
     let common = "    // parallel for tile, mo: one block each.
     const int tile = blockIdx.x;
     const int m0 = blockIdx.y * TOKENS;
@@ -214,14 +224,11 @@ fn place(config: &KernelConfig) -> String {
     } else {
         ""
     };
-    [common, positions, threads].concat()
+    [common, positions].concat()
 }
 
-fn accumulators(config: &KernelConfig) -> String {
-    match config.intrinsic {
-        Intrinsic::Ffma => "    float acc[THREAD_ROWS][THREAD_TOKENS] = {};\n".into(),
-        _ => "    float acc[WARP_ROWS / 16][WARP_TOKENS / 8][4] = {};\n".into(),
-    }
+fn accumulators() -> String {
+    "    float acc[WARP_ROWS / 16][WARP_TOKENS / 8][4] = {};\n".into()
 }
 
 fn main_loop(multiply: &str) -> String {

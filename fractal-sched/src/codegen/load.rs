@@ -5,10 +5,7 @@ use fractal_dsl::Intrinsic;
 
 /// `load(stage, step)`: starts the copies of one step; nothing for a step past the tile's last. Steps come in order.
 pub(super) fn stage(config: &KernelConfig, provenance: &Provenance) -> String {
-    let place = match config.intrinsic {
-        Intrinsic::Ffma => "row * TOKENS + token",
-        _ => "swizzled<TOKENS, sizeof(T)>(row, token)",
-    };
+    let place = "swizzled<TOKENS, sizeof(T)>(row, token)";
     let from: String = provenance.skips().iter().map(|s| format!("        // {s}\n")).collect();
     let positions = if config.intrinsic == Intrinsic::MmaSp { positions() } else { "" };
     // Where a thread has few copies a step, the rows' numbers of the next step are fetched while this one is copied.

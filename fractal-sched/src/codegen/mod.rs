@@ -8,10 +8,10 @@
 //! |---|---|
 //! | configuration, sizes, name | `config` |
 //! | the order of the pieces | `emit` |
-//! | condensing X and loading W | `load` |
+//! | condensing X and loading W | `load`; `ffma` and `wgmma` their own |
 //! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma` |
 //! | the whole main loop for few tokens | `decode` |
-//! | epilogue and store | `store` |
+//! | epilogue and store | `store`; `ffma` and `wgmma` in part their own |
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
 
@@ -28,7 +28,7 @@ pub mod tables;
 mod transpose;
 mod wgmma;
 
-pub use config::KernelConfig;
+pub use config::{Division, KernelConfig};
 pub use decode::Decode;
 pub use emit::{CudaSource, HEADERS, Parameter, emit, parameters};
 pub use provenance::Provenance;

@@ -6,7 +6,7 @@ use fractal_dsl::{DType, Intrinsic, Layout};
 
 /// Everything after the main loop.
 pub(super) fn tile(config: &KernelConfig) -> String {
-    [finish(config), visit(config).into()].concat()
+    [finish(config), visit().into()].concat()
 }
 
 /// A sum without the stored zeros: zero times an infinity is no zero, so a sum that is not finite is taken again. It is a
@@ -58,10 +58,7 @@ pub(super) fn steps(config: &KernelConfig, indent: &str, [bias, residual]: [&str
 
 /// `finish(row, n_row, token, v)`: the epilogue on one sum of the tile's `row`, and its store.
 pub(super) fn finish(config: &KernelConfig) -> String {
-    let at = match config.output {
-        Layout::FeatureMajor => "(size_t)n_row * m + token",
-        Layout::TokenMajor => "(size_t)token * n + n_row",
-    };
+    let at = place(config);
     let steps = steps(config, "        ", ["[n_row]", "[at]"]);
     let exact = if config.stored_zeros {
         "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
@@ -78,21 +75,35 @@ pub(super) fn finish(config: &KernelConfig) -> String {
     )
 }
 
-fn visit(config: &KernelConfig) -> &'static str {
-    match config.intrinsic {
-        Intrinsic::Ffma => {
-            "#pragma unroll
-    for (int r = 0; r < THREAD_ROWS; ++r) {
-        const int row = thread_row(r);
-        const int n_row = rows[tile * ROWS + row];
-        if (n_row < 0) continue;
-#pragma unroll
-        for (int t = 0; t < THREAD_TOKENS; ++t) finish(row, n_row, m0 + thread_token(t), acc[r][t]);
+/// The epilogue on one sum, and where its result lies: of kernels that store by themselves.
+pub(super) fn finish_value(config: &KernelConfig) -> String {
+    let exact = if config.stored_zeros {
+        "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
+    } else {
+        ""
+    };
+    format!(
+        "    auto place = [&](int n_row, int token) {{ return {}; }};
+    auto finish = [&](int row, int n_row, int token, float v) {{
+        const size_t at = place(n_row, token);
+{exact}{}        return v;
+    }};
+",
+        place(config),
+        steps(config, "        ", ["[n_row]", "[at]"])
+    )
+}
+
+/// Where the result of `n_row` and `token` lies.
+fn place(config: &KernelConfig) -> &'static str {
+    match config.output {
+        Layout::FeatureMajor => "(size_t)n_row * m + token",
+        Layout::TokenMajor => "(size_t)token * n + n_row",
     }
-"
-        }
-        _ => {
-            "#pragma unroll
+}
+
+fn visit() -> &'static str {
+    "#pragma unroll
     for (int i = 0; i < WARP_ROWS / 16; ++i) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -108,6 +119,4 @@ fn visit(config: &KernelConfig) -> &'static str {
         }
     }
 "
-        }
-    }
 }

@@ -61,6 +61,7 @@ mod tests {
                     split: 1,
                     vector: 8,
                     decode: None,
+                    division: None,
                     output: Layout::FeatureMajor,
                     runs: false,
                     stored_zeros: false,

@@ -1,6 +1,8 @@
 // Copies from global to shared memory, asynchronous where the hardware and the alignment allow it.
 #pragma once
 
+#include "fractal/types.cuh"
+
 namespace fractal {
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -42,6 +44,33 @@ __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 #endif
+}
+
+// Programmatic dependent launch: the next kernel of the stream may start, up to its wait, once all blocks have come here;
+// behind the wait, what earlier kernels wrote can be read. Without that launch attribute neither does anything.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Four neighbours of shared memory as f32, in one load.
+__device__ __forceinline__ void load_four(float* to, const float* from) {
+    const float4 four = *(const float4*)from;
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+template <typename T>
+__device__ __forceinline__ void load_four(float* to, const T* from) {
+    struct alignas(8) Four {
+        T v[4];
+    };
+    const Four four = *(const Four*)from;
+    for (int i = 0; i < 4; ++i) to[i] = to_float(four.v[i]);
 }
 
 // The place of element (row, column) of a tile in shared memory whose rows of COLUMNS elements of SIZE bytes are cut into
