@@ -15,6 +15,8 @@ pub struct Gemm {
     steps: Vec<EpilogueStep>,
     bias: Vec<String>,
     residual: Vec<String>,
+    /// The program's name and its schedule, statement by statement, where it comes from one.
+    source: Option<(String, Vec<String>)>,
 }
 
 /// Why a program is no GEMM that can be compiled.
@@ -50,6 +52,7 @@ impl Gemm {
             steps: Vec::new(),
             bias: Vec::new(),
             residual: Vec::new(),
+            source: None,
         }
     }
 
@@ -90,7 +93,15 @@ impl Gemm {
             }
         }
         let gemm = Gemm::new(program.pattern(n, k)?, dtype).with_epilogue(program.epilogue());
-        Ok(gemm.with_layouts(program.input().layout(), program.output().layout()))
+        let name = program.name().unwrap_or("sparse_gemm!").to_string();
+        let lines = program.directives().iter().map(|directive| format!("{directive};")).collect();
+        let source = Some((name, lines));
+        Ok(Gemm { source, ..gemm.with_layouts(program.input().layout(), program.output().layout()) })
+    }
+
+    /// The name of the program that this comes from, and the statements of its schedule as the user wrote them.
+    pub fn source(&self) -> Option<(&str, &[String])> {
+        self.source.as_ref().map(|(name, lines)| (name.as_str(), lines.as_slice()))
     }
 
     /// The pattern of the weight.

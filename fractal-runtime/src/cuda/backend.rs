@@ -89,7 +89,11 @@ impl KernelPlan {
             None if tensor_core => (Intrinsic::MmaSync, lowered(&own)?),
             None => (Intrinsic::Ffma, lowered(&own)?),
         };
-        let provenance = Provenance::of_pattern(format!("{} x {} weight", own.n(), own.k()), gemm.pattern());
+        let size = format!("{} x {} weight", own.n(), own.k());
+        let provenance = match gemm.source() {
+            Some((name, lines)) => Provenance { title: format!("{name}, {size}"), statements: lines.to_vec() },
+            None => Provenance::of_pattern(size, gemm.pattern()),
+        };
         Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, hopper: sm == 90, provenance })
     }
 
@@ -150,7 +154,7 @@ impl KernelPlan {
     }
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
-    /// stages as fit.
+    /// stages as fit. It writes features first; a call turns what is wanted the other way, unless residuals lie so, too.
     /// `runs`: the rows of each 64 of a tile follow one another.
     pub fn hopper_config(
         &self,
@@ -164,7 +168,10 @@ impl KernelPlan {
             Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
             _ => return None,
         };
-        let base = self.config(rows, stored_zeros, tokens, 8);
+        let mut base = self.config(rows, stored_zeros, tokens, 8);
+        if base.residuals() == 0 {
+            base.output = Layout::FeatureMajor;
+        }
         let with = |stages| KernelConfig { intrinsic, stages, split, runs: runs && !stored_zeros, ..base.clone() };
         (3..=6).rev().map(with).find(|config| config.check().is_ok())
     }
@@ -292,6 +299,8 @@ struct Call {
     kernel: Kernel,
     /// Tokens of a box of Y, where the copy engine stores it.
     chunk: usize,
+    /// Layout of what the kernel writes.
+    output: Layout,
     parameters: Vec<Parameter>,
     shape: LaunchShape,
 }
@@ -504,6 +513,7 @@ impl CudaWeight {
         let call = Arc::new(Call {
             kernel: self.kernel_for(&config)?,
             chunk: if config.runs { config.chunk() } else { 0 },
+            output: config.output,
             parameters: parameters(&config),
             shape: LaunchShape {
                 grid,
@@ -533,9 +543,15 @@ impl CudaWeight {
         TensorMap::matrix(y, element, [n, m], m, [64, chunk as u32], swizzle)
     }
 
-    /// X[m, k] as X[k, m], in a buffer of the stream's.
-    fn turn(&self, stream: &Stream, x: &Buffer, m: usize) -> Result<Buffer, Error> {
-        let (k, element) = (self.plan.pattern.k(), self.plan.gemm.dtype().bytes());
+    /// `turned[columns, rows] = matrix[rows, columns]`.
+    fn turn(
+        &self,
+        stream: &Stream,
+        matrix: &Buffer,
+        turned: &Buffer,
+        rows: usize,
+        columns: usize,
+    ) -> Result<(), Error> {
         let mut turn = self.transpose.lock().unwrap_or_else(PoisonError::into_inner);
         let kernel = match &*turn {
             Some(kernel) => kernel.clone(),
@@ -546,18 +562,18 @@ impl CudaWeight {
             }
         };
         drop(turn);
-        let turned = stream.alloc(k * m * element)?;
         let side = TRANSPOSE_SIDE as u32;
         let shape = LaunchShape {
-            grid: [(k as u32).div_ceil(side), (m as u32).div_ceil(side), 1],
+            grid: [(columns as u32).div_ceil(side), (rows as u32).div_ceil(side), 1],
             block: [side, 8, 1],
             shared: 0,
             overlap: false,
         };
-        let arguments = [Arg::Buffer(x), Arg::Buffer(&turned), Arg::I32(m as i32), Arg::I32(k as i32)];
-        // SAFETY: both buffers hold m times k elements; the kernel checks every place against m and k.
+        let arguments = [Arg::Buffer(matrix), Arg::Buffer(turned), Arg::I32(rows as i32), Arg::I32(columns as i32)];
+        // SAFETY: both buffers hold rows times columns elements (checked by `launch`, or allocated so); the kernel checks
+        // every place against both.
         unsafe { kernel.launch(stream, &shape, &arguments)? };
-        Ok(turned)
+        Ok(())
     }
 
     /// Puts one call on a stream; the host does not wait.
@@ -592,13 +608,20 @@ impl CudaWeight {
             Layout::FeatureMajor => None,
             // One token lies the same way in both.
             Layout::TokenMajor if m == 1 => None,
-            Layout::TokenMajor => Some(self.turn(stream, inputs.x, m)?),
+            Layout::TokenMajor => {
+                let x = stream.alloc(k * m * element)?;
+                self.turn(stream, inputs.x, &x, m, k)?;
+                Some(x)
+            }
         };
-        let map = if call.chunk > 0 { Some(self.y_map(inputs.y, m, call.chunk)?) } else { None };
+        // Hopper's kernels write features first.
+        let other = if call.output == gemm.output() { None } else { Some(stream.alloc(n * m * element)?) };
+        let y = other.as_ref().unwrap_or(inputs.y);
+        let map = if call.chunk > 0 { Some(self.y_map(y, m, call.chunk)?) } else { None };
         let argument = |parameter: &Parameter| match *parameter {
-            Parameter::YMap => map.as_ref().map_or(Arg::Buffer(inputs.y), Arg::TensorMap),
+            Parameter::YMap => map.as_ref().map_or(Arg::Buffer(y), Arg::TensorMap),
             Parameter::X => Arg::Buffer(turned.as_ref().unwrap_or(inputs.x)),
-            Parameter::Y => Arg::Buffer(inputs.y),
+            Parameter::Y => Arg::Buffer(y),
             Parameter::Values => Arg::Buffer(&self.values),
             Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
             Parameter::Columns => Arg::Buffer(&self.columns),
@@ -615,6 +638,9 @@ impl CudaWeight {
         // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
         // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
         unsafe { call.kernel.launch(stream, &call.shape, &arguments)? };
+        if let Some(features_first) = &other {
+            self.turn(stream, features_first, inputs.y, n, m)?;
+        }
         Ok(())
     }
 }
@@ -627,7 +653,7 @@ impl KernelPlan {
             return (rows, false);
         }
         // Parts of the peak, estimated from what a block of that height loads for each multiplication.
-        let efficiency = match (self.intrinsic, self.hopper && self.gemm.output() == Layout::FeatureMajor) {
+        let efficiency = match (self.intrinsic, self.hopper) {
             (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
             (_, false) => [0.25, 0.45, 0.75, 1.0],
             (_, true) => [0.15, 0.3, 0.72, 1.0],

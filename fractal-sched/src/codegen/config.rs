@@ -261,6 +261,11 @@ impl KernelConfig {
         if self.runs && self.stored_zeros {
             return Err("runs: expected none where stored zeros may need a repair of what is stored".into());
         }
+        if self.stored_zeros && self.epilogue.contains(&EpilogueStep::Gelu) && wgmma::group_tokens(self) > 128 {
+            return Err(
+                "tokens: with gelu and stored zeros, expected at most 128 a warpgroup, or registers spill".into()
+            );
+        }
         if self.shared_bytes() > SHARED_BYTES {
             return Err(format!("shared memory: expected at most {SHARED_BYTES} bytes, found {}", self.shared_bytes()));
         }

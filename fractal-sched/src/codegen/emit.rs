@@ -57,8 +57,11 @@ pub enum Parameter {
 
 /// The parameters of a kernel.
 pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
-    let y = if config.runs { Parameter::YMap } else { Parameter::Y };
-    let mut parameters = vec![Parameter::X, y, Parameter::Values];
+    let mut parameters = vec![Parameter::X, Parameter::Y];
+    if config.runs {
+        parameters.push(Parameter::YMap);
+    }
+    parameters.push(Parameter::Values);
     if config.position_bytes() > 0 {
         parameters.push(Parameter::Positions);
     }

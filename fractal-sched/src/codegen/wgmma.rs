@@ -261,68 +261,58 @@ fn consumer(config: &KernelConfig) -> String {
         ("0".into(), "group * (GROUP_TOKENS / 64 * STEP * 128)")
     };
     let (row0, token0) = if config.rows == 128 { ("group * 64", "0") } else { ("0", "group * GROUP_TOKENS") };
-    let keep = if config.runs {
-        "const int stored_row = row_ahead;"
-    } else {
-        "int stored_rows[STORES];
-#pragma unroll
-        for (int i = 0; i < STORES; ++i) stored_rows[i] = rows_ahead[i];"
-    };
-    let (staging, stored_rows, fetch_stored_rows) = if config.runs {
+    let (staging, claim) = if config.runs {
         (
             "    // Two buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
     int buffer = 0;
 ",
-            "    int row_ahead = 0;\n",
-            "        row_ahead = load_now(rows + tile * ROWS + row0 - warp * 16);\n",
-        )
-    } else {
-        (
-            "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n",
-            "    int rows_ahead[STORES];\n",
-            "#pragma unroll
-        for (int i = 0; i < STORES; ++i) {
-            rows_ahead[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
-        }
+            "            // Both are free again long before they are needed.
+            if (threadIdx.x % 128 == 0) boxes_read<0>();
+            group_sync(group);
 ",
         )
+    } else {
+        ("    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n", "")
     };
     let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() };
-    // Bias and residual need the numbers of the thread's two rows, which the tile before has fetched.
-    let (own_rows, fetch_own_rows, keep_own_rows) = if config.biases() + config.residuals() > 0 {
-        (
-            "    int own_rows_ahead[2];\n",
-            "        for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);\n",
-            "        const int own_rows[2] = {own_rows_ahead[0], own_rows_ahead[1]};\n",
-        )
+    // Set in vain, since the first multiplication sets them again; but it ends their lives before the repair, whose registers
+    // would else be too few.
+    let sums = if config.stored_zeros {
+        "        float acc[GROUP_TOKENS / 2];
+#pragma unroll
+        for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
+"
     } else {
-        ("", "", "")
+        "        float acc[GROUP_TOKENS / 2];\n"
     };
     let declared: String = (0..config.biases()).map(|b| format!("        float bias{b}_here[2];\n")).collect();
     let fetched: String = (0..config.biases())
-        .map(|b| {
-            format!("                bias{b}_here[h] = load_now(bias{b} + (own_rows[h] < 0 ? 0 : own_rows[h]));\n")
-        })
+        .map(|b| format!("                bias{b}_here[h] = load_now(bias{b} + (n_row < 0 ? 0 : n_row));\n"))
         .collect();
     let biases = if fetched.is_empty() {
         String::new()
     } else {
-        format!("            for (int h = 0; h < 2; ++h) {{\n{fetched}            }}\n")
+        format!(
+            "            for (int h = 0; h < 2; ++h) {{
+                const int n_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + h * 8);
+{fetched}            }}
+"
+        )
     };
     format!(
         "    take_registers<216>();
-    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base + {group_x}, STEP * 128, 1024);
     const unsigned long long ws = {weights}(base + X_STAGE * 2 + {group_rows}, 16, 8 * {w_row});
     // Each warp has 16 rows.
     const int row0 = {row0} + warp * 16;
-{staging}{stored_rows}{own_rows}    // What an item needs besides its steps; fetched while the item before is multiplied.
+{staging}    // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
+    int numbers_ahead = -1;
     auto fetch_rows = [&](int tile) {{
-        if (tile < 0) return;
-{fetch_stored_rows}{fetch_own_rows}    }};
+        if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
+    }};
     int turn = 0;
     Item coming = fetch_item(0);
     fetch_rows(coming.tile);
@@ -331,12 +321,12 @@ fn consumer(config: &KernelConfig) -> String {
         const int tile = coming.tile, m0 = coming.m0 + {token0} + rank * PIECE;
         const Range own = part(coming);
         const int first = own.first, last = own.last;
-        {keep}
-{keep_own_rows}{declared}        // After the first step has been issued: a fence waits for all that was fetched before it.
+        const int numbers = numbers_ahead;
+{sums}{declared}        // After the first step has been issued: a fence waits for all that was fetched before it.
         auto fetch_ahead = [&]() {{
             coming = fetch_item(turn + 1);
 {biases}            fetch_rows(coming.tile);
-        }};
+{claim}        }};
         if (last == first) fetch_ahead();
 {main_loop}#pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {{
@@ -456,7 +446,7 @@ fn epilogue(config: &KernelConfig) -> String {
         .collect();
     let place = if config.residuals() > 0 {
         format!(
-            "                    const int token = m0 + c * CHUNK + q * 16 + i / 4 * 8 + lane % 4 * 2, n_row = own_rows[i / 2 % 2];
+            "                    const int token = m0 + c * CHUNK + q * 16 + i / 4 * 8 + lane % 4 * 2, n_row = i / 2 % 2 ? lower_row : upper_row;
                     const bool there = n_row >= 0 && token < m;
                     const size_t at = (size_t)n_row * m + token;
 {pairs}"
@@ -480,6 +470,13 @@ fn epilogue(config: &KernelConfig) -> String {
         )
     };
     let (watch, repair) = if config.stored_zeros { (watch(), repair(config)) } else { (String::new(), String::new()) };
+    let own_rows = if config.residuals() > 0 {
+        "        const int upper_row = __shfl_sync(0xffffffffu, numbers, lane / 4);
+        const int lower_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + 8);
+"
+    } else {
+        ""
+    };
     let store = if config.runs { store_runs() } else { store_rows() }.replace(
         "PACK",
         &format!(
@@ -499,7 +496,7 @@ fn epilogue(config: &KernelConfig) -> String {
         ""
     };
     format!(
-        "{watch}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+        "{watch}{own_rows}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {{
 {store}{repair}    }}
@@ -521,8 +518,9 @@ fn store_rows() -> &'static str {
             for (int i = 0; i < STORES; ++i) {
                 const int row = i * (256 / CHUNK) + lane / (CHUNK / 8), column = lane % (CHUNK / 8) * 8;
                 const int token = m0 + c * CHUNK + column;
+                const int n_row = __shfl_sync(0xffffffffu, numbers, row);
                 const uint4 v = load_chunk(buffer + 2 * swizzled<CHUNK, 2>(row, column));
-                if (stored_rows[i] >= 0 && token < m) *(uint4*)(y + (size_t)stored_rows[i] * m + token) = v;
+                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
             }
         }
         // The next tile begins with the first buffer, which others may still read.
@@ -534,9 +532,11 @@ fn store_rows() -> &'static str {
 fn store_runs() -> &'static str {
     "            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
             buffer ^= 1;
-            // The box before the last has left this buffer.
-            if (threadIdx.x % 128 == 0) boxes_read<1>();
-            group_sync(group);
+            if (c >= 2) {
+                // The box before the last has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<1>();
+                group_sync(group);
+            }
 #pragma unroll
             for (int q = 0; q < CHUNK / 16; ++q) {
                 PACK
@@ -544,7 +544,7 @@ fn store_runs() -> &'static str {
             }
             fence_async();
             group_sync(group);
-            if (threadIdx.x % 128 == 0 && stored_row >= 0) store_box(y_map, stored_row, m0 + c * CHUNK, box);
+            if (threadIdx.x % 128 == 0 && numbers >= 0) store_box(y_map, numbers, m0 + c * CHUNK, box);
         }
 "
 }

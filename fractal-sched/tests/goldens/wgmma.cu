@@ -41,6 +41,7 @@ __device__ __forceinline__ void multiply(
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma_f16_128x256x64_runs(
     const T* __restrict__ x,
+    T* __restrict__ y,
     const __grid_constant__ TensorMap y_map,
     const T* __restrict__ values,
     const int* __restrict__ columns,
@@ -181,7 +182,6 @@ gemm_wgmma_f16_128x256x64_runs(
     }
 
     take_registers<216>();
-    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base + 0, STEP * 128, 1024);
@@ -191,13 +191,10 @@ gemm_wgmma_f16_128x256x64_runs(
     // Two buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
     int buffer = 0;
-    int row_ahead = 0;
-    int own_rows_ahead[2];
-    // What an item needs besides its steps; fetched while the item before is multiplied.
+    // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
+    int numbers_ahead = -1;
     auto fetch_rows = [&](int tile) {
-        if (tile < 0) return;
-        row_ahead = load_now(rows + tile * ROWS + row0 - warp * 16);
-        for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
+        if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
     };
     int turn = 0;
     Item coming = fetch_item(0);
@@ -207,16 +204,20 @@ gemm_wgmma_f16_128x256x64_runs(
         const int tile = coming.tile, m0 = coming.m0 + 0 + rank * PIECE;
         const Range own = part(coming);
         const int first = own.first, last = own.last;
-        const int stored_row = row_ahead;
-        const int own_rows[2] = {own_rows_ahead[0], own_rows_ahead[1]};
+        const int numbers = numbers_ahead;
+        float acc[GROUP_TOKENS / 2];
         float bias0_here[2];
         // After the first step has been issued: a fence waits for all that was fetched before it.
         auto fetch_ahead = [&]() {
             coming = fetch_item(turn + 1);
             for (int h = 0; h < 2; ++h) {
-                bias0_here[h] = load_now(bias0 + (own_rows[h] < 0 ? 0 : own_rows[h]));
+                const int n_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + h * 8);
+                bias0_here[h] = load_now(bias0 + (n_row < 0 ? 0 : n_row));
             }
             fetch_rows(coming.tile);
+            // Both are free again long before they are needed.
+            if (threadIdx.x % 128 == 0) boxes_read<0>();
+            group_sync(group);
         };
         if (last == first) fetch_ahead();
         int previous = 0;
@@ -256,9 +257,11 @@ gemm_wgmma_f16_128x256x64_runs(
         for (int c = 0; c < PIECE / CHUNK; ++c) {
             const unsigned box = buffers + buffer * (64 * CHUNK * 2);
             buffer ^= 1;
-            // The box before the last has left this buffer.
-            if (threadIdx.x % 128 == 0) boxes_read<1>();
-            group_sync(group);
+            if (c >= 2) {
+                // The box before the last has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<1>();
+                group_sync(group);
+            }
 #pragma unroll
             for (int q = 0; q < CHUNK / 16; ++q) {
                 float* const piece = acc + c * (CHUNK / 2) + q * 8;
@@ -278,7 +281,7 @@ gemm_wgmma_f16_128x256x64_runs(
             }
             fence_async();
             group_sync(group);
-            if (threadIdx.x % 128 == 0 && stored_row >= 0) store_box(y_map, stored_row, m0 + c * CHUNK, box);
+            if (threadIdx.x % 128 == 0 && numbers >= 0) store_box(y_map, numbers, m0 + c * CHUNK, box);
         }
     }
     // Shared memory must last until it is read, and the results be there when the kernel ends.

@@ -188,7 +188,6 @@ gemm_wgmma_sp_bf16_128x128x64(
     }
 
     take_registers<216>();
-    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base + 0, STEP * 128, 1024);
@@ -196,16 +195,10 @@ gemm_wgmma_sp_bf16_128x128x64(
     // Each warp has 16 rows.
     const int row0 = group * 64 + warp * 16;
     const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);
-    int rows_ahead[STORES];
-    int own_rows_ahead[2];
-    // What an item needs besides its steps; fetched while the item before is multiplied.
+    // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
+    int numbers_ahead = -1;
     auto fetch_rows = [&](int tile) {
-        if (tile < 0) return;
-#pragma unroll
-        for (int i = 0; i < STORES; ++i) {
-            rows_ahead[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
-        }
-        for (int h = 0; h < 2; ++h) own_rows_ahead[h] = load_now(rows + tile * ROWS + row0 + lane / 4 + h * 8);
+        if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
     };
     int turn = 0;
     Item coming = fetch_item(0);
@@ -215,10 +208,8 @@ gemm_wgmma_sp_bf16_128x128x64(
         const int tile = coming.tile, m0 = coming.m0 + 0 + rank * PIECE;
         const Range own = part(coming);
         const int first = own.first, last = own.last;
-        int stored_rows[STORES];
-#pragma unroll
-        for (int i = 0; i < STORES; ++i) stored_rows[i] = rows_ahead[i];
-        const int own_rows[2] = {own_rows_ahead[0], own_rows_ahead[1]};
+        const int numbers = numbers_ahead;
+        float acc[GROUP_TOKENS / 2];
         // After the first step has been issued: a fence waits for all that was fetched before it.
         auto fetch_ahead = [&]() {
             coming = fetch_item(turn + 1);
@@ -269,6 +260,8 @@ gemm_wgmma_sp_bf16_128x128x64(
 #pragma unroll
             for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
         }
+        const int upper_row = __shfl_sync(0xffffffffu, numbers, lane / 4);
+        const int lower_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + 8);
         const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {
@@ -282,7 +275,7 @@ gemm_wgmma_sp_bf16_128x128x64(
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
                     float& v = piece[i];
-                    const int token = m0 + c * CHUNK + q * 16 + i / 4 * 8 + lane % 4 * 2, n_row = own_rows[i / 2 % 2];
+                    const int token = m0 + c * CHUNK + q * 16 + i / 4 * 8 + lane % 4 * 2, n_row = i / 2 % 2 ? lower_row : upper_row;
                     const bool there = n_row >= 0 && token < m;
                     const size_t at = (size_t)n_row * m + token;
                     if (i % 2 == 0) residual0_pair = there ? *(const unsigned*)(residual0 + at) : 0;
@@ -303,8 +296,9 @@ gemm_wgmma_sp_bf16_128x128x64(
             for (int i = 0; i < STORES; ++i) {
                 const int row = i * (256 / CHUNK) + lane / (CHUNK / 8), column = lane % (CHUNK / 8) * 8;
                 const int token = m0 + c * CHUNK + column;
+                const int n_row = __shfl_sync(0xffffffffu, numbers, row);
                 const uint4 v = load_chunk(buffer + 2 * swizzled<CHUNK, 2>(row, column));
-                if (stored_rows[i] >= 0 && token < m) *(uint4*)(y + (size_t)stored_rows[i] * m + token) = v;
+                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
             }
         }
         // The next tile begins with the first buffer, which others may still read.

@@ -193,7 +193,6 @@ gemm_wgmma_f16_64x256x64_split2_covered(
     }
 
     take_registers<216>();
-    float acc[GROUP_TOKENS / 2];
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base + group * (GROUP_TOKENS / 64 * STEP * 128), STEP * 128, 1024);
@@ -201,14 +200,10 @@ gemm_wgmma_f16_64x256x64_split2_covered(
     // Each warp has 16 rows.
     const int row0 = 0 + warp * 16;
     const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);
-    int rows_ahead[STORES];
-    // What an item needs besides its steps; fetched while the item before is multiplied.
+    // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
+    int numbers_ahead = -1;
     auto fetch_rows = [&](int tile) {
-        if (tile < 0) return;
-#pragma unroll
-        for (int i = 0; i < STORES; ++i) {
-            rows_ahead[i] = load_now(rows + tile * ROWS + row0 + i * (256 / CHUNK) + lane / (CHUNK / 8));
-        }
+        if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
     };
     int turn = 0;
     Item coming = fetch_item(0);
@@ -218,9 +213,10 @@ gemm_wgmma_f16_64x256x64_split2_covered(
         const int tile = coming.tile, m0 = coming.m0 + group * GROUP_TOKENS + rank * PIECE;
         const Range own = part(coming);
         const int first = own.first, last = own.last;
-        int stored_rows[STORES];
+        const int numbers = numbers_ahead;
+        float acc[GROUP_TOKENS / 2];
 #pragma unroll
-        for (int i = 0; i < STORES; ++i) stored_rows[i] = rows_ahead[i];
+        for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
         // After the first step has been issued: a fence waits for all that was fetched before it.
         auto fetch_ahead = [&]() {
             coming = fetch_item(turn + 1);
@@ -302,8 +298,9 @@ gemm_wgmma_f16_64x256x64_split2_covered(
             for (int i = 0; i < STORES; ++i) {
                 const int row = i * (256 / CHUNK) + lane / (CHUNK / 8), column = lane % (CHUNK / 8) * 8;
                 const int token = m0 + c * CHUNK + column;
+                const int n_row = __shfl_sync(0xffffffffu, numbers, row);
                 const uint4 v = load_chunk(buffer + 2 * swizzled<CHUNK, 2>(row, column));
-                if (stored_rows[i] >= 0 && token < m) *(uint4*)(y + (size_t)stored_rows[i] * m + token) = v;
+                if (n_row >= 0 && token < m) *(uint4*)(y + (size_t)n_row * m + token) = v;
             }
         }
         // The next tile begins with the first buffer, which others may still read.
