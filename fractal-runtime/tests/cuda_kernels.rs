@@ -130,13 +130,6 @@ fn configs() -> Vec<KernelConfig> {
             }
         }
     }
-    for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
-        for (at, epilogue) in epilogues.into_iter().enumerate() {
-            let config = plan("tw:128", dtype).resident_config(128, [at % 2 == 0, false], steps).expect("it fits");
-            configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() });
-            configs.push(KernelConfig { epilogue: epilogue.to_vec(), runs: !config.runs, ..config });
-        }
-    }
     for (at, (tokens, vector)) in
         [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
     {

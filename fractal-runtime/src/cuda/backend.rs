@@ -117,7 +117,6 @@ impl KernelPlan {
             step,
             stages,
             split: 1,
-            resident: 0,
             vector,
             decode: None,
             division: None,
@@ -144,7 +143,6 @@ impl KernelPlan {
             step: 16,
             stages: choice.stages,
             split: 1,
-            resident: 0,
             vector,
             decode: None,
             division: Some(choice.division),
@@ -183,14 +181,6 @@ impl KernelPlan {
         [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
             [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
         })
-    }
-
-    /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
-    pub fn resident_config(&self, rows: usize, traits: [bool; 2], steps: usize) -> Option<KernelConfig> {
-        let base = self.hopper_config(rows, traits, 128, 1)?;
-        let (resident, stages) = if steps <= 4 { (4, 8) } else { (8, 4) };
-        let config = KernelConfig { resident, stages, ..base };
-        (steps <= 8 && config.check().is_ok()).then_some(config)
     }
 
     /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
@@ -435,14 +425,7 @@ impl CudaWeight {
     pub fn config(&self, m: usize) -> KernelConfig {
         let dtype = self.plan.gemm.dtype();
         if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            let traits = [self.runs, self.stored_zeros];
-            // Blocks share items evenly, not steps.
-            let resident = if self.load.is_uneven() {
-                None
-            } else {
-                self.plan.resident_config(self.rows, traits, self.load.longest)
-            };
-            let configs = self.plan.hopper_configs(self.rows, traits).chain(resident);
+            let configs = self.plan.hopper_configs(self.rows, [self.runs, self.stored_zeros]);
             if let Some(config) = choose::cheapest(configs, self.load, m, self.device.info().sm_count as usize) {
                 return config;
             }

@@ -40,9 +40,6 @@ impl Load {
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
 pub fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
     let items = load.tiles * m.div_ceil(config.tokens);
-    if config.resident > 0 {
-        return resident(config, load, items, multiprocessors);
-    }
     let split = config.split as f64;
     let usable = if config.split > 1 { CLUSTERED * multiprocessors as f64 } else { multiprocessors as f64 };
     let teams = (usable / split).floor().max(1.0);
@@ -59,17 +56,6 @@ pub fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usiz
     FILL + longest.max((items as f64 / teams).ceil() * average)
 }
 
-/// Weights first; then one warpgroup's results leave while the other multiplies, whichever takes longer.
-fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: usize) -> f64 {
-    let busy = items.min(multiprocessors).max(1);
-    let multiply = (config.rows * config.tokens * config.step) as f64 / 2048.0;
-    let rate = INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy as f64);
-    let item = load.longest as f64 * multiply.max(config.x_bytes() as f64 / rate);
-    let results = (config.rows * config.tokens * config.dtype.bytes()) as f64 / OUT;
-    let weights = (load.longest * config.w_bytes()) as f64 / rate;
-    FILL + weights + items.div_ceil(busy) as f64 * item.max(0.75 * results) + results
-}
-
 /// The cheapest of the configurations; none of none.
 pub fn cheapest(
     configs: impl Iterator<Item = KernelConfig>,
@@ -81,42 +67,4 @@ pub fn cheapest(
         .map(|config| (cycles(&config, load, m, multiprocessors), config))
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, config)| config)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Gemm;
-    use crate::cuda::KernelPlan;
-    use fractal_dsl::DType;
-    use fractal_dsl::pattern::Named;
-
-    /// What an H200 runs for tw:128 at 75 % of n x k and m tokens.
-    fn name(n: usize, k: usize, m: usize) -> String {
-        let pattern = "tw:128".parse::<Named>().unwrap().pattern(n, k, 0.25).unwrap();
-        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
-        let rows = if n <= 64 { 64 } else { 128 };
-        let longest = (k / 4).div_ceil(64);
-        let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
-        let traits = [true, false];
-        let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
-        cheapest(configs, load, m, 132).unwrap().name()
-    }
-
-    #[test]
-    fn tiles_fill_the_multiprocessors() {
-        for (n, k, m, expected) in [
-            (4096, 4096, 4096, "128x256x64"),
-            (4096, 1024, 8192, "128x128x64_resident4"),
-            (3072, 768, 4096, "128x128x64_resident4"),
-            (4200, 200, 1032, "128x128x64_resident4"),
-            (2180, 330, 2200, "128x128x64_resident4"),
-            (1024, 4096, 1024, "128x64x64"),
-            (1024, 1024, 1024, "128x64x64"),
-            (768, 3072, 512, "128x64x64_split2"),
-            (64, 576, 3136, "64x128x64"),
-        ] {
-            assert_eq!(name(n, k, m), format!("gemm_wgmma_f16_{expected}_runs"), "{n}/{k}/{m}");
-        }
-    }
 }
