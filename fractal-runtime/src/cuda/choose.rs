@@ -68,3 +68,39 @@ pub fn cheapest(
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, config)| config)
 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gemm;
+    use crate::cuda::KernelPlan;
+    use fractal_dsl::DType;
+    use fractal_dsl::pattern::Named;
+
+    /// What an H200 runs for tw:128 at 75 % of n x k and m tokens.
+    fn name(n: usize, k: usize, m: usize) -> String {
+        let pattern = "tw:128".parse::<Named>().unwrap().pattern(n, k, 0.25).unwrap();
+        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
+        let rows = if n <= 64 { 64 } else { 128 };
+        let longest = (k / 4).div_ceil(64);
+        let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
+        let traits = [true, false];
+        cheapest(plan.hopper_configs(rows, traits), load, m, 132).unwrap().name()
+    }
+
+    #[test]
+    fn tiles_fill_the_multiprocessors() {
+        for (n, k, m, expected) in [
+            (4096, 4096, 4096, "128x256x64"),
+            (4096, 1024, 8192, "128x256x64"),
+            (3072, 768, 4096, "128x256x64"),
+            (4096, 1024, 1024, "128x256x64"),
+            (3072, 768, 512, "128x128x64"),
+            (1024, 4096, 1024, "128x64x64"),
+            (1024, 1024, 1024, "128x64x64"),
+            (768, 3072, 512, "128x64x64_split2"),
+            (64, 576, 3136, "64x128x64"),
+        ] {
+            assert_eq!(name(n, k, m), format!("gemm_wgmma_f16_{expected}_runs"), "{n}/{k}/{m}");
+        }
+    }
+}
