@@ -121,6 +121,13 @@ fn rounding(dtype: DType) -> f64 {
     }
 }
 
+/// How far a result may be from the exact one, whose terms have this magnitude together: f32 sums in any order, where each
+/// addition rounds once (the square root holds for random signs, with room), and one rounding to the storage type.
+pub fn allowed(dtype: DType, k: usize, exact: f64, magnitude: f64) -> f64 {
+    let sums = (4.0 + 4.0 * (k as f64).sqrt()) * f64::from(f32::EPSILON) / 2.0 * magnitude;
+    1.5 * sums + rounding(dtype) * (exact.abs() * 1.01) + 1e-7
+}
+
 /// Runs one case of a pattern by name or DSL text.
 pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, usize), case: usize) {
     check_pattern(device, text, &pattern(text, shape.0, shape.1, 0.25, dtype), dtype, shape.2, case);
@@ -189,9 +196,7 @@ pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DTyp
     let expected = masked_gemm(&of_rows(&w.to_f32(), k), &kept, &x.to_f32(), (rows.len(), k, m), &steps);
     for (at_element, value) in of_rows(&found, m).into_iter().enumerate() {
         let (exact, magnitude) = (expected.y[at_element], expected.magnitude[at_element]);
-        // f32 sums in any order: each addition rounds once; the square root holds for random signs, with room.
-        let sums = (4.0 + 4.0 * (k as f64).sqrt()) * f64::from(f32::EPSILON) / 2.0 * magnitude;
-        let allowed = 1.5 * sums + rounding(dtype) * (exact.abs() * 1.01) + 1e-7;
+        let allowed = allowed(dtype, k, exact, magnitude);
         let error = (f64::from(value) - exact).abs();
         assert!(
             error <= allowed,

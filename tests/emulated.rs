@@ -1,0 +1,277 @@
+//! Hopper's generated kernels run without a GPU: their text is compiled as C++ against an emulation of the primitives
+//! (`emulator/emulate.h`), reads the tables that a GPU would read, and is compared with the oracle. It knows nothing of
+//! speed or of the memory model, but of indices, barriers, buffers, epilogues and what a GPU may do late. A compiler for
+//! C++20 is needed (`CXX`, or g++); without one, `[SKIP]`.
+
+#[allow(dead_code, reason = "the conformance suite uses the rest")]
+mod support;
+
+use fractal::cuda::KernelPlan;
+use fractal::dsl::EpilogueOp;
+use fractal::sched::codegen::{HEADERS, KernelConfig, Parameter, parameters};
+use fractal::{DType, Gemm, Magnitude, Tensor, prune};
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use support::oracle::{Step, masked_gemm};
+use support::{allowed, pattern};
+
+struct Case {
+    pattern: &'static str,
+    dtype: DType,
+    shape: (usize, usize, usize),
+    tokens: usize,
+    split: usize,
+    epilogue: &'static [&'static str],
+    /// Whether X holds infinities.
+    infinite: bool,
+}
+
+const CASES: &[Case] = &[
+    case("tw:128", DType::F16, (300, 1100, 328), 256, 1, &["bias", "gelu"]),
+    case("bw:128x64", DType::BF16, (200, 640, 136), 128, 1, &["bias", "relu", "residual"]),
+    case("tw-global:128", DType::F16, (520, 600, 200), 64, 1, &[]),
+    case("tw:64", DType::F16, (130, 500, 520), 512, 1, &["residual"]),
+    case("tw:64", DType::BF16, (64, 576, 392), 128, 1, &["silu"]),
+    case("tw:128", DType::F16, (140, 900, 72), 128, 2, &["bias"]),
+    case("shfl-vw:32", DType::BF16, (300, 260, 136), 128, 4, &["bias"]),
+    Case { infinite: true, ..case("ew", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
+    case("tvw:128", DType::F16, (260, 1030, 136), 128, 1, &["bias", "residual"]),
+    case("vnm:64", DType::BF16, (130, 520, 264), 256, 1, &[]),
+    case("2:4", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
+];
+
+const fn case(
+    pattern: &'static str,
+    dtype: DType,
+    shape: (usize, usize, usize),
+    tokens: usize,
+    split: usize,
+    epilogue: &'static [&'static str],
+) -> Case {
+    Case { pattern, dtype, shape, tokens, split, epilogue, infinite: false }
+}
+
+#[test]
+fn kernels_are_right_where_everything_comes_as_late_as_it_may() {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
+    if !Command::new(&compiler).arg("--version").output().is_ok_and(|o| o.status.success()) {
+        eprintln!("[SKIP] no C++ compiler `{compiler}`; set CXX");
+        return;
+    }
+    for case in CASES {
+        check(case, &compiler);
+    }
+}
+
+fn check(case: &Case, compiler: &str) {
+    let &Case { dtype, shape: (n, k, m), tokens, split, .. } = case;
+    let mut rng = StdRng::seed_from_u64(rand::random());
+    let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
+    let tensor = |rows, columns, data: &[f32]| Tensor::from_f32(dtype, rows, columns, data).unwrap();
+    let (w, bias, residual) = (tensor(n, k, &random(n * k)), random(n), tensor(n, m, &random(n * m)));
+    let mut x = random(k * m);
+    if case.infinite {
+        x[m + 3] = f32::INFINITY;
+        x[k / 2 * m + 70] = f32::NEG_INFINITY;
+    }
+    let x = tensor(k, m, &x);
+    let steps: Vec<EpilogueOp> = case
+        .epilogue
+        .iter()
+        .map(|&step| match step {
+            "bias" => EpilogueOp::Bias("bias".into()),
+            "residual" => EpilogueOp::Residual("residual".into()),
+            "relu" => EpilogueOp::Relu,
+            "gelu" => EpilogueOp::Gelu,
+            _ => EpilogueOp::Silu,
+        })
+        .collect();
+    let pattern = pattern(case.pattern, n, k, 0.25, dtype);
+    let pruned = prune(&pattern, &w, &Magnitude).unwrap();
+    let plan = KernelPlan::new(&Gemm::new(pattern.clone(), dtype).with_epilogue(&steps), 90).unwrap();
+    let (least, tables) = plan.lay_out(&pruned).unwrap();
+    let traits = [tables.runs(least.rows, n), least.stored_zeros];
+    let config =
+        plan.hopper_config(least.rows, traits, tokens, split).unwrap_or_else(|| panic!("{}: no kernel", case.pattern));
+    let at = format!("{} {n}/{k}/{m} {}", case.pattern, config.name());
+
+    let items = tables.blocks() * m.div_ceil(tokens);
+    let grid = if split > 1 { items * split } else { items.min(3) };
+    let words = |v: &[i32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let operands: Vec<Vec<u8>> = vec![
+        words(&[n as i32, m as i32, tables.blocks() as i32, 2, grid as i32]),
+        halves(dtype, &x.to_f32()),
+        halves(dtype, &tables.values),
+        words(&tables.positions.iter().map(|&p| p as i32).collect::<Vec<_>>()),
+        words(&tables.columns),
+        words(&tables.begin),
+        words(&tables.rows),
+        bias.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        halves(dtype, &residual.to_f32()),
+    ];
+    let y = run(&plan, &config, compiler, &operands, n * m, dtype, &at);
+
+    let mask = pattern.mask(pruned.selection()).unwrap();
+    let oracle_steps: Vec<Step> = steps
+        .iter()
+        .map(|step| match step {
+            EpilogueOp::Bias(_) => Step::Bias(bias.clone()),
+            EpilogueOp::Residual(_) => Step::Residual(residual.to_f32()),
+            EpilogueOp::Relu => Step::Relu,
+            EpilogueOp::Gelu => Step::Gelu,
+            _ => Step::Silu,
+        })
+        .collect();
+    let expected = masked_gemm(&w.to_f32(), &|r, c| mask.contains(r, c), &x.to_f32(), (n, k, m), &oracle_steps);
+    for (place, &found) in y.iter().enumerate() {
+        let (exact, found) = (expected.y[place], f64::from(found));
+        let same = if exact.is_finite() {
+            (found - exact).abs() <= allowed(dtype, k, exact, expected.magnitude[place])
+        } else {
+            exact == found || exact.is_nan() && found.is_nan()
+        };
+        assert!(same, "{at}: row {} token {} is {found}, expected {exact}", place / m, place % m);
+    }
+}
+
+fn halves(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let bits = |v: f32| if dtype == DType::F16 { f16::from_f32(v).to_bits() } else { bf16::from_f32(v).to_bits() };
+    values.iter().flat_map(|&v| bits(v).to_le_bytes()).collect()
+}
+
+/// Compiles the kernel as C++ and runs it on the operands, in the order of `main`.
+fn run(
+    plan: &KernelPlan,
+    config: &KernelConfig,
+    compiler: &str,
+    operands: &[Vec<u8>],
+    results: usize,
+    dtype: DType,
+    at: &str,
+) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let source = plan.source(config).unwrap();
+    let text = source.text.replace(
+        "extern __shared__ __align__(1024) unsigned char shared[];",
+        "unsigned char* const shared = emulated::shared(0, 0);",
+    );
+    // The instruction reads its positions while it runs.
+    let text = text.replace("unsigned positions, int accumulate", "const unsigned& positions, int accumulate");
+    let (before, rest) = text.split_once("extern \"C\" __global__ void ").unwrap();
+    let rest = rest.split_once(&source.name).unwrap().1;
+    let argument = |parameter: &Parameter| match parameter {
+        Parameter::X => "(const T*)x.data()",
+        Parameter::Y => "(T*)y.data()",
+        Parameter::YMap => "TensorMap{y.data(), sizes[0], sizes[1], CHUNK}",
+        Parameter::Values => "(const T*)values.data()",
+        Parameter::Positions => "(const unsigned*)positions.data()",
+        Parameter::Columns => "(const int*)columns.data()",
+        Parameter::Begin => "(const int*)begin.data()",
+        Parameter::Rows => "(const int*)rows.data()",
+        Parameter::Bias(_) => "(const float*)bias.data()",
+        Parameter::Residual(_) => "(const T*)residual.data()",
+        Parameter::Tiles => "sizes[2]",
+        Parameter::Band => "sizes[3]",
+        Parameter::N => "sizes[0]",
+        Parameter::M => "sizes[1]",
+    };
+    let arguments: Vec<&str> = parameters(config).iter().map(argument).collect();
+    let mut main = without_assembly(&format!("{before}void kernel{rest}"));
+    let names = ["x", "values", "positions", "columns", "begin", "rows", "bias", "residual"];
+    let read: String = names.iter().map(|name| format!("    auto {name} = operand(in);\n")).collect();
+    write!(
+        main,
+        "#include \"main.h\"
+int main(int, char** files) {{
+    FILE* in = fopen(files[1], \"rb\");
+    auto head = operand(in);
+    const int* sizes = (const int*)head.data();
+{read}    std::vector<unsigned char> y({results} * 2, 0xff);
+    launch(sizes[4], SPLIT, {});
+    FILE* out = fopen(files[2], \"wb\");
+    return fwrite(y.data(), 1, y.size(), out) != y.size() || fclose(out);
+}}
+",
+        arguments.join(", ")
+    )
+    .unwrap();
+    std::fs::create_dir(path("fractal")).unwrap();
+    let real = |name: &str| HEADERS.iter().find(|(header, _)| *header == name).unwrap().1;
+    let memory = real("fractal/memory.cuh");
+    let swizzled = &memory[memory.find("template <int COLUMNS, int SIZE>").unwrap()..];
+    for (name, text) in [
+        ("types.cuh", "#pragma once\n#include \"types.h\"\n#include \"emulate.h\"\n".to_string()),
+        ("memory.cuh", format!("#pragma once\nnamespace fractal {{\n{swizzled}")),
+        ("hopper.cuh", "#pragma once\n".to_string()),
+        ("epilogue.cuh", real("fractal/epilogue.cuh").to_string()),
+    ] {
+        std::fs::write(path("fractal").join(name), text).unwrap();
+    }
+    std::fs::write(path("kernel.cpp"), main).unwrap();
+    let emulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator");
+    let compiled = Command::new(compiler)
+        .args(["-std=c++20", "-O2", "-w", "-pthread", "-I"])
+        .arg(emulator)
+        .arg("-I")
+        .arg(folder.path())
+        .arg("-o")
+        .args([path("kernel"), path("kernel.cpp")])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{at}: {}", String::from_utf8_lossy(&compiled.stderr));
+    let file: Vec<u8> = operands.iter().flat_map(|o| [&(o.len() as u64).to_le_bytes()[..], o].concat()).collect();
+    std::fs::write(path("in"), file).unwrap();
+    // A barrier that nobody completes would wait for ever.
+    let ran = Command::new("timeout").arg("120").args([path("kernel"), path("in"), path("out")]).output().unwrap();
+    assert!(ran.status.success(), "{at}: {}, {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+    let bits = std::fs::read(path("out")).unwrap();
+    let value = |b: u16| if dtype == DType::F16 { f16::from_bits(b).to_f32() } else { bf16::from_bits(b).to_f32() };
+    bits.chunks_exact(2).map(|b| value(u16::from_le_bytes([b[0], b[1]]))).collect()
+}
+
+/// Each assembly statement as a call of its emulation.
+fn without_assembly(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("asm") {
+        let (before, statement) = rest.split_at(start);
+        // Up to the end of the statement; strings in it hold no `);`.
+        let end = statement.find(");").expect("it ends") + 2;
+        let (statement, after) = statement.split_at(end);
+        out.push_str(before);
+        // What stands in parentheses behind a constraint.
+        let operand = |number: usize| {
+            let constraints = ["\"=r\"(", "\"r\"(", "\"f\"("];
+            let found =
+                statement.match_indices('(').filter(|(i, _)| constraints.iter().any(|c| statement[..=*i].ends_with(c)));
+            let open = found.map(|(i, _)| i + 1).nth(number).expect("an operand");
+            let mut depth = 1;
+            let len = statement[open..]
+                .find(|c| {
+                    depth += i32::from(c == '(') - i32::from(c == ')');
+                    depth == 0
+                })
+                .expect("it closes");
+            &statement[open..open + len]
+        };
+        if statement.contains("wgmma.mma_async.sp") {
+            out.push_str("emulated::multiply_sparse<T, SELECTOR>(d, a, b, positions, accumulate);");
+        } else if statement.contains("wgmma.mma_async") {
+            out.push_str("emulated::multiply<T>(d, a, b, accumulate);");
+        } else if statement.contains("cvt.rn.") {
+            let _ = write!(out, "{} = emulated::pack<T>({}, {});", operand(0), operand(1), operand(2));
+        } else if statement.contains("ld.shared.u32") {
+            let _ = write!(out, "{} = emulated::word({});", operand(0), operand(1));
+        } else {
+            assert!(statement.contains("\"\"") || statement.contains("cp.async.wait_all"), "not emulated: {statement}");
+            out.push(';');
+        }
+        rest = after;
+    }
+    out + rest
+}
