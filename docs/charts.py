@@ -41,11 +41,30 @@ def shape_of(row):
 # Rows.
 
 
+def read(file):
+    """The rows of a file of bench; anything else is told with the file's name."""
+    try:
+        rows = json.loads((DOCS / file).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{file}: expected a list of rows")
+    for number, row in enumerate(rows):
+        if "speedup" not in row:
+            continue
+        if missing := [key for key in ("n", "k", "m", "dtype", "pattern", "sparsity", "dense_us") if key not in row]:
+            raise ValueError(f"{file}: row {number} has no `{missing[0]}`")
+        for key in ("speedup", "sparsity", "dense_us"):
+            if not isinstance(row[key], (int, float)) or not 0 <= row[key] < 1e6 or key == "speedup" and row[key] == 0:
+                raise ValueError(f"{file}: row {number}: `{key}` is {row[key]}, expected a number from 0 to 1e6")
+    return rows
+
+
 def rows_of(files, options):
     """The rows of the files that pass the filters, each layer, pattern and sparsity once."""
     rows = {}
     for file in files:
-        for row in json.loads((DOCS / file).read_text(encoding="utf-8")):
+        for row in read(file):
             if "speedup" in row and passes(row, options):
                 rows[(shape_of(row), row["dtype"], row["pattern"], row["sparsity"])] = row
     rows = list(rows.values())
@@ -125,7 +144,9 @@ def panel(rows, names, shapes, left, height, scale):
     parts = []
     times = {(row["pattern"], shape_of(row)): row["speedup"] for row in rows}
     group = len(shapes) * BAR_HEIGHT + GAP / 2
-    for step in range(int(PANEL_WIDTH / scale) + 1):
+    # Lines at whole speedups, no more than can be told apart.
+    every = max(1, round(12 / scale))
+    for step in range(0, int(PANEL_WIDTH / scale) + 1, every):
         colour, dash = ("#000000", "4 3") if step == 1 else ("#dddddd", "")
         parts.append(line(left + step * scale, TOP, TOP + height, colour, dash))
         parts.append(text(left + step * scale, TOP - 4, f"{step}x", "middle", 9))
@@ -207,6 +228,10 @@ def main():
         sys.exit("usage: charts.py [--check]")
     stale = []
     for page in sorted(DOCS.glob("*.md")):
+        marks = page.read_text(encoding="utf-8")
+        opened, closed = len(re.findall(r"<!-- \w+: ", marks)), marks.count("<!-- end -->")
+        if not opened == closed == len(MARKED.findall(marks)):
+            sys.exit(f"{page.name}: {opened} comments of tables or charts, {closed} ends, {len(MARKED.findall(marks))} that fit")
         try:
             files = made(page)
         except (ValueError, KeyError, OSError) as error:

@@ -252,7 +252,11 @@ def main():
     dtypes = list(dict.fromkeys(options.dtype.split(",")))
     if unknown := [dtype for dtype in dtypes if dtype not in LIMITS]:
         sys.exit(f"error: `{unknown[0]}`: expected f32, f16 or bf16")
-    write(options.json, [])
+    if options.rounds < 1:
+        sys.exit(f"error: --rounds: expected at least 1, found {options.rounds}")
+    folder = os.path.dirname(os.path.abspath(options.json))
+    if os.path.isdir(options.json) or not os.access(folder, os.W_OK):
+        sys.exit(f"error: --json: expected a file in a folder that can be written, found {options.json}")
     try:
         import torch
     except ImportError as error:

@@ -1,17 +1,17 @@
-//! Prints what a pattern is lowered and generated to: LoopIr, and the CUDA kernel for a GPU. Needs no GPU.
+//! Prints what a pattern is lowered and generated to: the CUDA kernel for a GPU, or LoopIr. Needs no GPU.
 //!
 //! ```sh
 //! cargo run --example emit -- --pattern tw:128 --shape 4096,1024,8192 --dtype f16 --epilogue bias,gelu
 //! ```
 
 use clap::Parser;
-use fractal::cuda::KernelPlan;
+use fractal::cuda::{Gpu, KernelPlan, TableShape};
 use fractal::dsl::EpilogueOp;
 use fractal::pattern::Named;
 use fractal::sched::{Form, Schedule, lower};
-use fractal::{DType, Gemm, Program};
+use fractal::{DType, Gemm, Magnitude, Program, Tensor, prune};
 
-/// Prints the LoopIr and the CUDA source of a sparse GEMM.
+/// Prints the CUDA source of a sparse GEMM that a GPU of the size of an H200 would run, or its LoopIr.
 #[derive(Parser)]
 struct Args {
     /// A pattern by name (`tw:128`, `2:4`, …), as a nest, or as the statements of a schedule.
@@ -21,7 +21,7 @@ struct Args {
     #[arg(long, default_value_t = 0.75)]
     sparsity: f64,
     /// n,k,m: output features, input features, tokens.
-    #[arg(long, value_delimiter = ',', default_values_t = [1024, 1024, 1024])]
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, default_values_t = [1024, 1024, 1024])]
     shape: Vec<usize>,
     /// f32, f16 or bf16.
     #[arg(long, default_value = "f16")]
@@ -32,10 +32,7 @@ struct Args {
     /// Compute capability of the GPU: 75, 80, 90, …
     #[arg(long, default_value_t = 90)]
     sm: u32,
-    /// Rows of a block, where the kernel leaves a choice.
-    #[arg(long, default_value_t = 128)]
-    rows: usize,
-    /// Print LoopIr only.
+    /// Print LoopIr instead.
     #[arg(long)]
     loop_ir: bool,
 }
@@ -51,6 +48,17 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let &[n, k, m] = args.shape.as_slice() else {
         return Err(format!("--shape: expected n,k,m, found {} numbers", args.shape.len()).into());
     };
+    if [n, k, m].contains(&0) || n.saturating_mul(k) > 1 << 28 {
+        return Err(
+            format!("--shape: expected n, k, m of at least 1 and a weight of at most 2^28, found {n},{k},{m}").into()
+        );
+    }
+    if !(60..=130).contains(&args.sm) {
+        return Err(format!("--sm: expected a compute capability such as 80, 90 or 100, found {}", args.sm).into());
+    }
+    if !(0.0..1.0).contains(&args.sparsity) {
+        return Err(format!("--sparsity: expected a share from 0 to below 1, found {}", args.sparsity).into());
+    }
     let dtype = DType::from_name(&args.dtype)
         .ok_or_else(|| format!("--dtype: expected f32, f16 or bf16, found `{}`", args.dtype))?;
     let epilogue = args.epilogue.iter().map(|step| match step.as_str() {
@@ -74,11 +82,15 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let plan = KernelPlan::new(&gemm, args.sm)?;
-    let tokens = if m >= 256 { 256 } else { 128 };
-    let config =
-        plan.hopper_config(args.rows, [true, false], tokens, 1).filter(|_| m.is_multiple_of(8)).unwrap_or_else(|| {
-            plan.config(args.rows, false, 128, if m.is_multiple_of(8) { 16 / dtype.bytes() } else { 1 })
-        });
+    // The kernel depends on how the kept weights lie: those of a random weight, pruned by magnitude.
+    let mut state = 1u32;
+    let mut random = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let weight = Tensor::from_f32(dtype, n, k, &(0..n * k).map(|_| random()).collect::<Vec<_>>())?;
+    let (least, tables) = plan.lay_out(&prune(&pattern, &weight, &Magnitude)?)?;
+    let config = plan.choose(&TableShape::new(&least, &tables, n), m, Gpu::H200);
     print!("{}", plan.source(&config)?.text);
     Ok(())
 }

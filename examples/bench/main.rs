@@ -6,6 +6,15 @@
 //! cargo run --release --example bench -- --shape 768,768,512 --pattern "n0:32 k0:64^16 n1:32 k1:16"
 //! ```
 
+#[path = "../common/output.rs"]
+mod output;
+
+/// The standard one panics where the reader of a pipe has gone.
+macro_rules! println {
+    () => { crate::output::line(format_args!("")) };
+    ($($text:tt)*) => { crate::output::line(format_args!($($text)*)) };
+}
+
 mod args;
 mod cuda;
 mod device;

@@ -7,11 +7,21 @@ use serde_json::Value;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Writes beside the file first, so that no reader finds half of it.
+/// Writes beside the file first, so that no reader finds half of it. A link stays one: what it leads to is written. Devices
+/// and pipes are written as they are.
 pub fn write(path: &Path, value: &Value) -> Result<()> {
     let text = serde_json::to_string_pretty(value)? + "\n";
+    let path = &target(path);
+    if is_special(path) {
+        return std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()).into());
+    }
     let temporary = temporary(path);
-    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    let written = std::fs::write(&temporary, text).and_then(|()| {
+        if let Ok(old) = std::fs::metadata(path) {
+            std::fs::set_permissions(&temporary, old.permissions())?;
+        }
+        std::fs::rename(&temporary, path)
+    });
     written.map_err(|e| {
         // The file may not be there; the error to tell is the first one.
         let _ = std::fs::remove_file(&temporary);
@@ -21,14 +31,31 @@ pub fn write(path: &Path, value: &Value) -> Result<()> {
 
 /// Fails now where [`write`] would fail after the run.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let temporary = temporary(path);
+    let path = &target(path);
     if path.is_dir() {
         return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
     }
+    if is_special(path) {
+        return Ok(());
+    }
+    if std::fs::metadata(path).is_ok_and(|old| old.permissions().readonly()) {
+        return Err(format!("cannot write {}: it is read-only; pass another file", path.display()).into());
+    }
+    let temporary = temporary(path);
     std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
     })
+}
+
+/// Where links lead.
+fn target(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether it is there and neither a file nor a directory.
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// A name beside `path` that no other process uses.

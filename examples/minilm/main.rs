@@ -6,6 +6,15 @@
 //! cargo run --release --example minilm
 //! ```
 
+#[path = "../common/output.rs"]
+mod output;
+
+/// The standard one panics where the reader of a pipe has gone.
+macro_rules! println {
+    () => { crate::output::line(format_args!("")) };
+    ($($text:tt)*) => { crate::output::line(format_args!($($text)*)) };
+}
+
 mod cuda;
 #[path = "../common/json_file.rs"]
 mod json_file;
@@ -50,7 +59,7 @@ struct Args {
     /// Shares of the weights to remove, each from 0 to below 1
     #[arg(long, value_delimiter = ',', value_parser = parse_sparsity, default_value = "0.5,0.75,0.9375")]
     sparsity: Vec<f64>,
-    /// Pattern to prune to; may be given several times [default: all]
+    /// `all` or names such as `tw:64,bw:32x32`; may be given several times [default: all]
     #[arg(long)]
     pattern: Vec<String>,
     /// Also write the results to this file as JSON

@@ -72,8 +72,8 @@ pub fn layer(
 /// # Errors
 /// A name that is no pattern; nothing to run.
 pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)>> {
-    let asked: Vec<&str> = patterns.iter().map(String::as_str).collect();
-    let all = asked.is_empty();
+    let asked: Vec<&str> = patterns.iter().flat_map(|list| list.split(',')).map(str::trim).collect();
+    let all = asked.is_empty() || asked == ["all"];
     let mut runs = Vec::new();
     for name in if all { PATTERNS } else { &asked } {
         let fixed = name.parse::<Named>()?.fixed_keep();

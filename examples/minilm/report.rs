@@ -131,10 +131,10 @@ impl<'a> Report<'a> {
             "pattern"
         );
         for (pattern, sparsity, outcome) in &self.rows {
-            print!("{pattern:width$}  {:7.2}%  ", sparsity * 100.0);
+            let run = format!("{pattern:width$}  {:7.2}%  ", sparsity * 100.0);
             match outcome {
                 Outcome::Measured(row) => println!(
-                    "{:7.2}%  {:11.4} {:6.4}  {:9.2}  {:7.1}%  {:7.1}  {:5.2}x  {}",
+                    "{run}{:7.2}%  {:11.4} {:6.4}  {:9.2}  {:7.1}%  {:7.1}  {:5.2}x  {}",
                     row.retained() * 100.0,
                     row.mean_cosine,
                     row.min_cosine,
@@ -144,11 +144,11 @@ impl<'a> Report<'a> {
                     row.speed(),
                     row.kernel_list(),
                 ),
-                Outcome::NotRun(reason) => println!("not run: {reason}"),
+                Outcome::NotRun(reason) => println!("{run}not run: {reason}"),
             }
         }
         println!(
-            "\nretained: share of the sum of |w| kept; cosine: to the dense embedding of the same sentence; \
+            "\nsparsity: as asked, of dense: what is stored, which tells how coarse patterns round; retained: share of the sum of |w| kept; cosine: to the dense embedding of the same sentence; \
              speed: dense time over pruned time, in turns"
         );
     }

@@ -105,31 +105,29 @@ fn configs() -> Vec<KernelConfig> {
             }
         }
     }
-    for (name, dtype) in [("tw:128", DType::F16), ("tw:128", DType::BF16), ("2:4", DType::F16), ("2:4", DType::BF16)] {
-        for (rows, tokens, split) in [
-            (128, 256, 1),
-            (128, 128, 1),
-            (128, 128, 2),
-            (128, 64, 1),
-            (128, 64, 4),
-            (64, 512, 1),
-            (64, 256, 2),
-            (64, 128, 1),
-        ] {
-            for stored_zeros in [false, true] {
-                for epilogue in epilogues {
-                    if stored_zeros && name == "2:4" {
-                        continue;
-                    }
-                    let config =
-                        plan(name, dtype).hopper_config(rows, [epilogue.len() != 2, stored_zeros], tokens, split);
-                    let config = KernelConfig { epilogue: epilogue.to_vec(), ..config.expect("it fits") };
-                    // Some tiles have no registers left for some epilogues; then others are chosen.
+    // Whatever Hopper's kernels may be chosen from: all tiles, clusters and ways to store, with crowded epilogues.
+    let (bias, residual) = (EpilogueStep::Bias(0), EpilogueStep::Residual(0));
+    let crowded: [&[EpilogueStep]; 3] = [
+        &[bias, EpilogueStep::Silu, residual],
+        &[bias, EpilogueStep::Gelu, residual],
+        &[bias, EpilogueStep::Gelu, residual, EpilogueStep::Residual(1)],
+    ];
+    for (name, dtype) in [("tw:128", DType::F16), ("2:4", DType::BF16)] {
+        for (rows, traits) in [64, 128]
+            .into_iter()
+            .flat_map(|rows| [[true, false], [false, false], [false, true]].map(|traits| (rows, traits)))
+        {
+            for config in plan(name, dtype).hopper_configs(rows, traits) {
+                for epilogue in epilogues.iter().chain(&crowded) {
+                    let config = KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() };
                     configs.extend(config.check().is_ok().then_some(config));
                 }
             }
         }
     }
+    // The other type differs in its conversions alone.
+    let config = plan("tw:128", DType::BF16).hopper_config(128, [true, false], 256, 1).expect("it fits");
+    configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
     for (at, (tokens, vector)) in
         [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
     {

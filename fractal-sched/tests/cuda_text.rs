@@ -129,9 +129,16 @@ fn configurations_that_are_no_kernels_are_refused() {
     let half = KernelConfig { dtype: DType::F16, ..config };
     assert_eq!(error(&KernelConfig { rows: 96, ..half.clone() }), "rows: expected 16, 32, 64 or 128, found 96");
     assert_eq!(
-        error(&KernelConfig { vector: 16, ..half.clone() }),
-        "vector: expected a power of two of at most 16 bytes, found 16"
+        error(&KernelConfig { vector: 3, ..half.clone() }),
+        "vector: expected a power of two of at most 16 bytes, found 3"
     );
+    // Numbers with which sizes would overflow or divide by zero.
+    let absurd = KernelConfig { vector: 1 << 63, ..half.clone() };
+    assert_eq!(error(&absurd), "vector: expected 1 to 8, found 9223372036854775808");
+    let wgmma = KernelConfig { intrinsic: Intrinsic::Wgmma, step: 64, vector: 8, ..half.clone() };
+    assert_eq!(error(&KernelConfig { split: 0, ..wgmma.clone() }), "split: expected 1 to 4, found 0");
+    let crowded = vec![EpilogueStep::Silu, EpilogueStep::Residual(0)];
+    assert!(error(&KernelConfig { tokens: 256, epilogue: crowded, ..wgmma }).starts_with("tokens: 256 leave no"));
     let decode = KernelConfig {
         intrinsic: Intrinsic::MmaSync,
         rows: 32,
@@ -140,6 +147,8 @@ fn configurations_that_are_no_kernels_are_refused() {
         ..half.clone()
     };
     assert!(error(&decode).starts_with("decode: expected"), "a slab higher than its tile");
+    let shared = KernelConfig { split: 2, decode: Some(Decode { slab: 32, warps: 8 }), ..decode };
+    assert!(error(&shared).starts_with("decode: expected no split"));
     assert!(
         error(&KernelConfig { intrinsic: Intrinsic::Wgmma, rows: 32, ..half }).starts_with("wgmma: expected 128 rows")
     );

@@ -1,7 +1,7 @@
 //! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
 
 use super::choose::{self, Load};
-use super::divide::{CHOICES, Choice, default_choice, least_time};
+use super::divide::{CHOICES, Choice, Gpu, default_choice, least_time};
 use super::tiles::{DeviceTiles, choose_rows, lay_out};
 use super::{
     Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
@@ -155,7 +155,7 @@ impl KernelPlan {
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
     /// stages as fit. It writes features first; a call turns what is wanted the other way, unless residuals lie so, too.
-    /// `runs`: the rows of each 64 of a tile follow one another.
+    /// `runs`: the rows of each 64 of a tile follow one another; `stored_zeros`: tiles store zeros of dropped weights.
     pub fn hopper_config(
         &self,
         rows: usize,
@@ -176,7 +176,7 @@ impl KernelPlan {
         (3..=6).rev().map(with).find(|config| config.check().is_ok())
     }
 
-    /// Every Hopper configuration on tables of so many rows.
+    /// Every Hopper configuration on tables of so many rows; `traits` as in [`KernelPlan::hopper_config`].
     pub fn hopper_configs(&self, rows: usize, traits: [bool; 2]) -> impl Iterator<Item = KernelConfig> + '_ {
         [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
             [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
@@ -196,6 +196,44 @@ impl KernelPlan {
         let stages = if decode.slab > 32 { 2 } else { 4 };
         let config = KernelConfig { stages, decode: Some(decode), ..config };
         config.check().is_ok().then_some(config)
+    }
+
+    /// The kernel that runs for m tokens on such tables on a GPU: the one with the least expected time. Needs no GPU.
+    pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> KernelConfig {
+        let &TableShape { rows, stored_zeros, runs, load, .. } = tables;
+        let dtype = self.gemm.dtype();
+        if m.is_multiple_of(8) && m > DECODE_TOKENS {
+            let configs = self.hopper_configs(rows, [runs, stored_zeros]);
+            if let Some(config) = choose::cheapest(configs, load, m, gpu.sms) {
+                return config;
+            }
+        }
+        let vector =
+            (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
+        if self.intrinsic == Intrinsic::Ffma {
+            let kernels = self.ffma_configs(rows, stored_zeros, vector);
+            if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
+                return config;
+            }
+        }
+        // Up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where they are
+        // few, more warps keep as many loads under way.
+        let of_sms = |slab: usize| (load.tiles * (rows / slab)) as f64 / gpu.sms as f64;
+        let few = [8, 16, 32].into_iter().find(|&tokens| m <= tokens).and_then(|tokens| {
+            let slab = match rows {
+                64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
+                32.. if of_sms(32) >= 0.9 => 32,
+                _ => 16,
+            };
+            let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
+            self.decode_config(rows, stored_zeros, tokens, vector, Decode { slab, warps })
+        });
+        // Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
+        let choices = [128usize, 64, 32, 16];
+        let fits = |tokens: usize| tokens < 2 * m.max(1) && load.tiles * m.div_ceil(tokens) >= gpu.sms;
+        let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
+        let tokens = choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least);
+        few.unwrap_or_else(|| self.config(rows, stored_zeros, tokens, vector))
     }
 
     /// The source of a configuration.
@@ -261,6 +299,38 @@ pub fn source_of(generated: &CudaSource) -> Source {
     HEADERS.iter().fold(source, |source, (name, text)| source.header(*name, *text))
 }
 
+/// What the choice of a kernel depends on in a weight's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableShape {
+    /// Rows a tile.
+    pub rows: usize,
+    /// Whether zeros of dropped weights are stored.
+    pub stored_zeros: bool,
+    /// Whether the rows of each 64 of a tile follow one another.
+    pub runs: bool,
+    /// Kept columns of all tiles, in whole steps.
+    pub columns: usize,
+    load: Load,
+}
+
+impl TableShape {
+    /// Of tables laid out for `config`, of a weight of `n` rows.
+    pub fn new(config: &KernelConfig, tables: &DeviceTiles, n: usize) -> TableShape {
+        let steps = |tile: &[i32]| (tile[1] - tile[0]) as usize;
+        TableShape {
+            rows: config.rows,
+            stored_zeros: config.stored_zeros,
+            runs: tables.runs(config.rows, n),
+            columns: tables.columns.len(),
+            load: Load {
+                tiles: tables.blocks(),
+                steps: tables.begin.windows(2).map(steps).sum(),
+                longest: tables.begin.windows(2).map(steps).max().unwrap_or(0),
+            },
+        }
+    }
+}
+
 struct CudaGemm {
     plan: Arc<KernelPlan>,
     device: CudaDevice,
@@ -278,11 +348,8 @@ pub struct CudaWeight {
     plan: Arc<KernelPlan>,
     device: CudaDevice,
     stream: Stream,
-    rows: usize,
-    stored_zeros: bool,
-    runs: bool,
+    tables: TableShape,
     waste: f64,
-    load: Load,
     values: Buffer,
     positions: Option<Buffer>,
     columns: Buffer,
@@ -311,9 +378,9 @@ const MOST_CALLS: usize = 4096;
 /// The operands of one call on the device, in the GEMM's layouts.
 #[derive(Clone, Debug)]
 pub struct DeviceInputs<'a> {
-    /// X.
+    /// X, k times m values of the storage type or more, [k, m] or [m, k] as the GEMM's input layout says.
     pub x: &'a Buffer,
-    /// Y.
+    /// Y, n times m values of the storage type or more, [n, m] or [m, n] as the GEMM's output layout says.
     pub y: &'a Buffer,
     /// Bias vectors of n f32.
     pub bias: Vec<&'a Buffer>,
@@ -323,7 +390,7 @@ pub struct DeviceInputs<'a> {
     pub m: usize,
 }
 
-/// Up to so many tokens `mma_sync` with narrow tiles is better than Hopper's kernels.
+/// Up to so many tokens, `wgmma`'s tiles are too wide.
 const DECODE_TOKENS: usize = 32;
 
 /// Even tiles that run on the same tokens together: a wave of an H200 is then 32 tiles by four token tiles, which asks
@@ -373,19 +440,12 @@ pub fn download_tensor(
 impl CudaWeight {
     fn new(plan: Arc<KernelPlan>, device: &CudaDevice, stream: Stream, weight: &Pruned) -> Result<CudaWeight, Error> {
         let (config, tables) = plan.lay_out(weight)?;
-        let (rows, stored_zeros) = (config.rows, config.stored_zeros);
+        let shape = TableShape::new(&config, &tables, plan.pattern.n());
         let DeviceTiles { columns, begin, rows: row_list, values, positions, waste } = &tables;
         let sparse = plan.intrinsic == Intrinsic::MmaSp;
         Ok(CudaWeight {
-            rows,
-            stored_zeros,
-            runs: tables.runs(rows, plan.pattern.n()),
+            tables: shape,
             waste: *waste,
-            load: Load {
-                tiles: tables.blocks(),
-                steps: begin.last().copied().unwrap_or(0) as usize,
-                longest: begin.windows(2).map(|b| b[1] - b[0]).max().unwrap_or(0) as usize,
-            },
             values: upload_values(&stream, values, plan.gemm.dtype())?,
             positions: if sparse { Some(stream.upload(positions)?) } else { None },
             columns: stream.upload(columns)?,
@@ -423,50 +483,7 @@ impl CudaWeight {
 
     /// The configuration that runs for m tokens.
     pub fn config(&self, m: usize) -> KernelConfig {
-        let dtype = self.plan.gemm.dtype();
-        if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            let configs = self.plan.hopper_configs(self.rows, [self.runs, self.stored_zeros]);
-            if let Some(config) = choose::cheapest(configs, self.load, m, self.device.info().sm_count as usize) {
-                return config;
-            }
-        }
-        let vector =
-            (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
-        if self.plan.intrinsic == Intrinsic::Ffma {
-            let kernels = self.plan.ffma_configs(self.rows, self.stored_zeros, vector);
-            let tables = (self.load.tiles, self.columns.bytes() / 4);
-            if let Some(config) = least_time(self.device.info().into(), kernels, tables, m) {
-                return config;
-            }
-        }
-        if let Some(config) = self.decode_config(m, vector) {
-            return config;
-        }
-        self.plan.config(self.rows, self.stored_zeros, self.tokens(m), vector)
-    }
-
-    /// The kernel for up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where
-    /// they are few, more warps keep as many loads under way.
-    fn decode_config(&self, m: usize, vector: usize) -> Option<KernelConfig> {
-        let tokens = [8, 16, 32].into_iter().find(|&tokens| m <= tokens)?;
-        let of_sms =
-            |slab: usize| (self.load.tiles * (self.rows / slab)) as f64 / f64::from(self.device.info().sm_count);
-        let slab = match self.rows {
-            64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
-            32.. if of_sms(32) >= 0.9 => 32,
-            _ => 16,
-        };
-        let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
-        self.plan.decode_config(self.rows, self.stored_zeros, tokens, vector, Decode { slab, warps })
-    }
-
-    /// Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
-    fn tokens(&self, m: usize) -> usize {
-        let choices = [128usize, 64, 32, 16];
-        let enough = self.device.info().sm_count as usize;
-        let fits = |tokens: usize| tokens < 2 * m.max(1) && self.load.tiles * m.div_ceil(tokens) >= enough;
-        let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
-        choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least)
+        self.plan.choose(&self.tables, m, self.device.info().into())
     }
 
     /// Compiles and loads the kernel for m tokens, so that the first call need not; what it uses.
@@ -500,15 +517,15 @@ impl CudaWeight {
             return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
         }
         let grid = if let Some(Decode { slab, .. }) = config.decode {
-            [(self.load.tiles * (config.rows / slab)) as u32, 1, 1]
+            [(self.tables.load.tiles * (config.rows / slab)) as u32, 1, 1]
         } else if config.is_hopper() {
             let teams = (self.device.info().sm_count as usize / config.split).max(1);
-            let items = self.load.tiles * tokens;
+            let items = self.tables.load.tiles * tokens;
             // Blocks that share a tile take one each; others are persistent.
             let teams = if config.split > 1 { items } else { items.min(teams) };
             [(teams * config.split) as u32, 1, 1]
         } else {
-            [(self.load.tiles * config.slabs()) as u32, tokens as u32, 1]
+            [(self.tables.load.tiles * config.slabs()) as u32, tokens as u32, 1]
         };
         let call = Arc::new(Call {
             kernel: self.kernel_for(&config)?,
@@ -629,8 +646,8 @@ impl CudaWeight {
             Parameter::Rows => Arg::Buffer(&self.row_list),
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
-            Parameter::Tiles => Arg::I32(self.load.tiles as i32),
-            Parameter::Band => Arg::I32(if self.load.is_uneven() { 1 } else { BAND }),
+            Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
+            Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { 1 } else { BAND }),
             Parameter::N => Arg::I32(n as i32),
             Parameter::M => Arg::I32(m as i32),
         };

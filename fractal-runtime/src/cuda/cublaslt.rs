@@ -104,7 +104,7 @@ fn data_type(dtype: DType) -> c_int {
 }
 
 impl DenseGemm {
-    /// Asks cuBLASLt for kernels.
+    /// Asks cuBLASLt for kernels of Y[n, m] = W[n, k] X[k, m], all feature-major; `shape` is [n, k, m].
     ///
     /// # Errors
     /// [`CudaError::NoCublasLt`] lists where the library was looked for; [`CudaError::CublasLtUnusable`];
@@ -124,7 +124,7 @@ impl DenseGemm {
     }
 
     /// Y[m, n] = gelu(X[m, k] W' + bias) with the tanh form of GELU, token-major, which is how cuBLASLt can add a bias.
-    /// `bias` has n values of `dtype`.
+    /// `shape` is [n, k, m]; `bias` has n values of `dtype`.
     ///
     /// # Errors
     /// As [`DenseGemm::new`], and [`CudaError::Size`].

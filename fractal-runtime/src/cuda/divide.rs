@@ -52,6 +52,11 @@ pub struct Gpu {
     pub shared_per_sm: usize,
 }
 
+impl Gpu {
+    /// An H200.
+    pub const H200: Gpu = Gpu { sms: 132, shared_per_block: 232_448, shared_per_sm: 233_472 };
+}
+
 impl From<&DeviceInfo> for Gpu {
     fn from(info: &DeviceInfo) -> Gpu {
         Gpu {

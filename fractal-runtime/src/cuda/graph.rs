@@ -142,7 +142,7 @@ impl Drop for OwnedGraph {
 }
 
 impl Graph {
-    /// Its kernel launches, in the order of their capture where the driver keeps it.
+    /// Its kernel launches, without copies and fills, in the order of their capture where the driver keeps it.
     ///
     /// # Errors
     /// [`CudaError::Driver`].

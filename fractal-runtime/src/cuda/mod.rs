@@ -56,11 +56,14 @@ mod tensor_map;
 pub mod testing;
 mod tiles;
 
-pub use backend::{CudaBackend, CudaWeight, DeviceInputs, KernelPlan, download_tensor, source_of, upload_tensor};
+pub use backend::{
+    CudaBackend, CudaWeight, DeviceInputs, KernelPlan, TableShape, download_tensor, source_of, upload_tensor,
+};
 pub use cache::{CubinCache, Key, Lookup, Origin};
 pub use cubin::{Cubin, KernelInfo};
 pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
 pub use device::{CudaDevice, DeviceInfo};
+pub use divide::Gpu;
 pub use error::CudaError;
 pub use graph::{Graph, GraphKernel};
 pub use launch::{Arg, Kernel, LaunchShape};

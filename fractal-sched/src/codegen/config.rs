@@ -17,13 +17,13 @@ pub struct KernelConfig {
     pub dtype: DType,
     /// Rows of W a block: 16, 32, 64 or 128.
     pub rows: usize,
-    /// Tokens a block.
+    /// Tokens a block: 64 to 512 for Hopper's kernels, 16 to 128 for `mma_sync` and `mma_sp`, 8 to 32 for decode.
     pub tokens: usize,
-    /// Kept columns a step of the main loop.
+    /// Kept columns a step of the main loop: 64; 16 for `ffma`.
     pub step: usize,
-    /// Steps in flight from global to shared memory.
+    /// Steps in flight from global to shared memory: 2 to 8; 3 to 6 for Hopper's kernels.
     pub stages: usize,
-    /// Blocks, a cluster, that share the steps of a tile: Hopper's kernels alone, 1 elsewhere.
+    /// Blocks, a cluster, that share the steps of a tile: 1, 2 or 4 for Hopper's kernels, 1 elsewhere.
     pub split: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
@@ -181,7 +181,46 @@ impl KernelConfig {
     /// # Errors
     /// A sentence that says what was expected and found.
     pub fn check(&self) -> Result<(), String> {
+        self.check_ranges()?;
+        self.check_family()?;
+        if self.threads() > 1024 {
+            return Err(format!("threads: expected at most 1024 a block, found {}", self.threads()));
+        }
+        if self.shared_bytes() > SHARED_BYTES {
+            return Err(format!("shared memory: expected at most {SHARED_BYTES} bytes, found {}", self.shared_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Numbers for which nothing else here overflows or divides by zero.
+    fn check_ranges(&self) -> Result<(), String> {
+        let mut numbers = vec![
+            ("rows", self.rows, 128),
+            ("tokens", self.tokens, 512),
+            ("step", self.step, 64),
+            ("stages", self.stages, 8),
+            ("split", self.split, 4),
+            ("vector", self.vector, 8),
+        ];
+        if let Some(Decode { slab, warps }) = self.decode {
+            numbers.extend([("slab", slab, 128), ("warps", warps, 32)]);
+        }
+        if let Some(Division { rows, warp, groups, columns }) = self.division {
+            let more = [("warp rows", warp.0), ("warp tokens", warp.1), ("groups", groups), ("columns", columns)];
+            numbers.push(("rows of a block", rows, 128));
+            numbers.extend(more.map(|(what, number)| (what, number, 512)));
+        }
+        match numbers.into_iter().find(|(_, number, most)| !(1..=*most).contains(number)) {
+            Some((what, number, most)) => Err(format!("{what}: expected 1 to {most}, found {number}")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_family(&self) -> Result<(), String> {
         if let Some(decode) = self.decode {
+            if self.split != 1 || self.runs || self.division.is_some() {
+                return Err("decode: expected no split, runs or division beside it".into());
+            }
             return decode.check(self);
         }
         let half = self.dtype != DType::F32;
@@ -249,7 +288,7 @@ impl KernelConfig {
         let fits =
             [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
         let split = [1, 2, 4].contains(&self.split);
-        if !fits || !split || self.output != Layout::FeatureMajor || !(2..=6).contains(&self.stages) {
+        if !fits || !split || self.output != Layout::FeatureMajor || !(3..=6).contains(&self.stages) {
             return Err(format!(
                 "{}: expected 128 rows and 64, 128 or 256 tokens or 64 rows and 128, 256 or 512 tokens, steps of 64, \
                  vectors of 8, 1, 2 or 4 blocks a tile, feature-major results, found {:?}, {} stages, {self}",
@@ -261,13 +300,22 @@ impl KernelConfig {
         if self.runs && self.stored_zeros {
             return Err("runs: expected none where stored zeros may need a repair of what is stored".into());
         }
-        if self.stored_zeros && self.epilogue.contains(&EpilogueStep::Gelu) && wgmma::group_tokens(self) > 128 {
-            return Err(
-                "tokens: with gelu and stored zeros, expected at most 128 a warpgroup, or registers spill".into()
-            );
+        if self.stored_zeros && self.intrinsic.is_sparse() {
+            return Err("wgmma_sp: expected no stored zeros, since a place holds two of four".into());
         }
-        if self.shared_bytes() > SHARED_BYTES {
-            return Err(format!("shared memory: expected at most {SHARED_BYTES} bytes, found {}", self.shared_bytes()));
+        // Half of a warpgroup's tokens are sums of a thread; what else it needs must fit beside them.
+        let curved = self.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu));
+        let (residuals, zeros) = (self.residuals(), self.stored_zeros);
+        let crowded = match wgmma::group_tokens(self) {
+            256 => self.split > 1 || residuals > 1 || curved && (zeros || residuals > 0),
+            128 => residuals > 1 || curved && zeros && residuals > 0,
+            _ => false,
+        };
+        if crowded {
+            return Err(format!(
+                "tokens: {} leave no registers for this epilogue, split or repair of stored zeros; take fewer",
+                self.tokens
+            ));
         }
         Ok(())
     }
