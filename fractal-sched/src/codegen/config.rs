@@ -308,7 +308,7 @@ impl KernelConfig {
         let (residuals, zeros) = (self.residuals(), self.stored_zeros);
         let crowded = match wgmma::group_tokens(self) {
             256 => self.split > 1 || residuals > 1 || curved && (zeros || residuals > 0),
-            128 => residuals > 1 || curved && zeros && residuals > 0,
+            128 => residuals > 1 || curved && residuals > 0 && !self.runs || zeros && self.split == 4,
             _ => false,
         };
         if crowded {
