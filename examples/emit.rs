@@ -17,9 +17,9 @@ struct Args {
     /// A pattern by name (`tw:128`, `2:4`, …), as a nest, or as the statements of a schedule.
     #[arg(long, default_value = "tw:128")]
     pattern: String,
-    /// Part of the weight that is dropped, where the pattern does not say.
-    #[arg(long, default_value_t = 0.75)]
-    sparsity: f64,
+    /// Part of the weight that is dropped, where the pattern does not say [default: 0.75].
+    #[arg(long)]
+    sparsity: Option<f64>,
     /// n,k,m: output features, input features, tokens.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true, default_values_t = [1024, 1024, 1024])]
     shape: Vec<usize>,
@@ -56,9 +56,10 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     if !(60..=130).contains(&args.sm) {
         return Err(format!("--sm: expected a compute capability such as 80, 90 or 100, found {}", args.sm).into());
     }
-    if !(0.0..1.0).contains(&args.sparsity) {
-        return Err(format!("--sparsity: expected a share from 0 to below 1, found {}", args.sparsity).into());
+    if let Some(sparsity) = args.sparsity.filter(|sparsity| !(0.0..1.0).contains(sparsity)) {
+        return Err(format!("--sparsity: expected a share from 0 to below 1, found {sparsity}").into());
     }
+    let keep = args.sparsity.map(|sparsity| 1.0 - sparsity);
     let dtype = DType::from_name(&args.dtype)
         .ok_or_else(|| format!("--dtype: expected f32, f16 or bf16, found `{}`", args.dtype))?;
     let epilogue = args.epilogue.iter().map(|step| match step.as_str() {
@@ -71,7 +72,8 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     });
     let epilogue = epilogue.collect::<Result<Vec<_>, _>>()?;
     let pattern = match args.pattern.parse::<Named>() {
-        Ok(named) => named.pattern(n, k, named.fixed_keep().unwrap_or(1.0 - args.sparsity))?,
+        // A pattern that fixes its sparsity refuses another one.
+        Ok(named) => named.pattern(n, k, keep.or(named.fixed_keep()).unwrap_or(0.25))?,
         Err(unknown) if !args.pattern.contains([' ', '(']) => return Err(unknown.into()),
         Err(_) => Program::for_pattern_text(&args.pattern, n, k, dtype)?.pattern(n, k)?,
     };

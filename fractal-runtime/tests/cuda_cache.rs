@@ -250,7 +250,7 @@ fn vandalise(folder: &Path, rounds: usize) {
     for round in 0..rounds {
         for entry in fs::read_dir(folder).unwrap().flatten() {
             // One that is being published may be gone before it is written: that would make it anew.
-            if !entry.path().extension().is_some_and(|extension| extension == "fcubin") {
+            if entry.path().extension().is_none_or(|extension| extension != "fcubin") {
                 continue;
             }
             let Ok(bytes) = fs::read(entry.path()) else { continue };

@@ -4,7 +4,7 @@ use fractal_dsl::pattern::Named;
 use fractal_dsl::{DType, Intrinsic, Layout, Program};
 use fractal_runtime::Gemm;
 use fractal_runtime::cuda::testing::compiler_or_skip;
-use fractal_runtime::cuda::{Arch, KernelPlan, Options, source_of};
+use fractal_runtime::cuda::{Arch, KernelPlan, Multiplications, Options, source_of};
 use fractal_sched::EpilogueStep;
 use fractal_sched::codegen::{Decode, KernelConfig, Provenance, emit, emit_transpose};
 use std::sync::Mutex;
@@ -167,7 +167,7 @@ fn every_kernel_compiles_without_spills() {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
             scope.spawn(|| {
                 loop {
-                    let Some((_, source, arch)) = next.lock().unwrap().next() else { return };
+                    let Some((intrinsic, source, arch)) = next.lock().unwrap().next() else { return };
                     let compiled = compiler.compile(source, *arch, &Options::default());
                     match compiled {
                         Ok(cubin) => {
@@ -176,6 +176,17 @@ fn every_kernel_compiles_without_spills() {
                                 let reason =
                                     cubin.log().lines().find(|l| l.contains("are serialized")).unwrap_or_default();
                                 failures.lock().unwrap().push(format!("{arch}: {reason}"));
+                            }
+                            // The instruction that the name tells is the one that was emitted.
+                            let Multiplications { ffma, mma, wgmma } = cubin.kernels()[0].multiplications;
+                            let emitted = match intrinsic {
+                                Intrinsic::Wgmma | Intrinsic::WgmmaSp => wgmma > 0 && mma == 0,
+                                Intrinsic::MmaSync | Intrinsic::MmaSp => mma > 0 && wgmma == 0,
+                                _ => source.name.starts_with("transpose") || ffma > 0 && mma + wgmma == 0,
+                            };
+                            if !emitted && *arch != Arch::BLACKWELL {
+                                let found = format!("{ffma} FFMA, {mma} HMMA, {wgmma} HGMMA");
+                                failures.lock().unwrap().push(format!("{arch} {}: {found}", source.name));
                             }
                             for kernel in cubin.kernels().iter().filter(|k| k.spills()) {
                                 let statement = source.text.lines().nth(1).unwrap_or_default();

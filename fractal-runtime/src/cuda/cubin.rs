@@ -31,6 +31,38 @@ pub struct KernelInfo {
     pub spill_load_bytes: u32,
     /// Bytes of each parameter, in order.
     pub parameters: Vec<u32>,
+    /// The multiplications in its machine code.
+    pub multiplications: Multiplications,
+}
+
+/// Instructions of each unit that multiplies, as they stand in the machine code: what was really emitted.
+///
+/// The opcode is the low 12 bits of an instruction's 16 bytes, from sm_75 to sm_90 at least (read off `nvdisasm -hex`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Multiplications {
+    /// `FFMA`: f32 on CUDA cores.
+    pub ffma: usize,
+    /// `HMMA`: `mma.sync` and `mma.sp` of 16-bit types.
+    pub mma: usize,
+    /// `HGMMA`: `wgmma` of 16-bit types, dense or 2 of 4.
+    pub wgmma: usize,
+}
+
+impl Multiplications {
+    fn of(code: Bytes) -> Multiplications {
+        let mut found = Multiplications::default();
+        for instruction in code.0.chunks_exact(16) {
+            let opcode = u16::from_le_bytes([instruction[0], instruction[1]]) & 0xfff;
+            match opcode {
+                // With registers, constants or immediate values as operands.
+                0x223 | 0x423 | 0x623 | 0x823 | 0xa23 | 0xc23 => found.ffma += 1,
+                0x23c => found.mma += 1,
+                0x9f0 => found.wgmma += 1,
+                _ => {}
+            }
+        }
+        found
+    }
 }
 
 impl KernelInfo {
@@ -173,10 +205,12 @@ fn read_kernels(bytes: &[u8]) -> Option<Vec<KernelInfo>> {
     }
     kernels.sort_by(|a, b| a.name.cmp(&b.name));
     for kernel in &mut kernels {
-        let wanted = format!(".nv.info.{}", kernel.name);
+        let (info, code) = (format!(".nv.info.{}", kernel.name), format!(".text.{}", kernel.name));
         for section in &sections {
-            if section_names.text(section.name)? == wanted {
-                kernel.parameters = parameters(section.body)?;
+            match section_names.text(section.name)? {
+                name if name == info => kernel.parameters = parameters(section.body)?,
+                name if name == code => kernel.multiplications = Multiplications::of(section.body),
+                _ => {}
             }
         }
     }

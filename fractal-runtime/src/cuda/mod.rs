@@ -60,7 +60,7 @@ pub use backend::{
     CudaBackend, CudaWeight, DeviceInputs, KernelPlan, TableShape, download_tensor, source_of, upload_tensor,
 };
 pub use cache::{CubinCache, Key, Lookup, Origin};
-pub use cubin::{Cubin, KernelInfo};
+pub use cubin::{Cubin, KernelInfo, Multiplications};
 pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
 pub use device::{CudaDevice, DeviceInfo};
 pub use divide::Gpu;
