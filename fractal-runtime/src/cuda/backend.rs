@@ -1,26 +1,21 @@
-//! The GPU as a backend: a GEMM -> kernels by token class, compiled when first needed; a packed weight -> device tables.
+//! The GPU as a backend: a GEMM's plan and a pruned weight -> tables on the device, and kernels compiled when first needed.
 
-use super::choose::{self, Load};
-use super::divide::{CHOICES, Choice, Gpu, default_choice, least_time};
-use super::tiles::{DeviceTiles, choose_rows, lay_out};
+use super::plan::{KernelPlan, TableShape};
+use super::tiles::DeviceTiles;
 use super::{
     Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
     TensorMap,
 };
-use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
+use crate::backend::{Backend, Compiled, Inputs, Loaded};
 use crate::cpu::Values;
 use crate::error::Error;
 use crate::gemm::Gemm;
-use crate::prune::{PruneError, Pruned};
-use crate::record::{RecordedTile, record_tiles};
+use crate::prune::Pruned;
 use crate::tensor::Tensor;
-use fractal_dsl::pattern::{Packed, Pattern, Step};
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::codegen::{
-    CudaSource, Decode, HEADERS, KernelConfig, Parameter, Provenance, TRANSPOSE_SIDE, emit, emit_transpose, parameters,
+    CudaSource, Decode, HEADERS, KernelConfig, Parameter, TRANSPOSE_SIDE, emit_transpose, parameters,
 };
-use fractal_sched::loop_ir::{Expr, Stmt};
-use fractal_sched::{Form, LoopIr};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -55,280 +50,10 @@ impl Backend for CudaBackend {
     }
 }
 
-/// What is chosen for a GEMM before there is a weight.
-#[derive(Clone, Debug)]
-pub struct KernelPlan {
-    gemm: Gemm,
-    /// The pattern whose tiles run: the GEMM's own, or the one without the 2-of-4 skip that the instruction does.
-    pattern: Pattern,
-    ir: LoopIr,
-    intrinsic: Intrinsic,
-    /// Whether `wgmma` runs there.
-    hopper: bool,
-    provenance: Provenance,
-}
-
-impl KernelPlan {
-    /// Chooses the instruction for a GPU of compute capability `sm` (80, 90, …).
-    ///
-    /// # Errors
-    /// Where the pattern cannot be lowered.
-    pub fn new(gemm: &Gemm, sm: u32) -> Result<KernelPlan, Error> {
-        let own = gemm.pattern().executed();
-        let tensor_core = gemm.dtype() != DType::F32 && sm >= Intrinsic::MmaSync.min_sm();
-        let lowered = |pattern: &Pattern| {
-            lower_checked(&Gemm::new(pattern.clone(), gemm.dtype()), Form::Condensed, 1).map(|ir| (pattern.clone(), ir))
-        };
-        let groups = if tensor_core && two_of_four(&own) { own.coarser() } else { None };
-        let sparse = match groups {
-            Some(pattern) => Some(lowered(&pattern)?).filter(|(_, ir)| groups_of_four(&ir.body)),
-            None => None,
-        };
-        let (intrinsic, (pattern, ir)) = match sparse {
-            Some(sparse) => (Intrinsic::MmaSp, sparse),
-            None if tensor_core => (Intrinsic::MmaSync, lowered(&own)?),
-            None => (Intrinsic::Ffma, lowered(&own)?),
-        };
-        let size = format!("{} x {} weight", own.n(), own.k());
-        let provenance = match gemm.source() {
-            Some((name, lines)) => Provenance { title: format!("{name}, {size}"), statements: lines.to_vec() },
-            None => Provenance::of_pattern(size, gemm.pattern()),
-        };
-        Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, hopper: sm == 90, provenance })
-    }
-
-    /// The instruction.
-    pub fn intrinsic(&self) -> Intrinsic {
-        self.intrinsic
-    }
-
-    /// The configuration for blocks of `rows` rows and `tokens` tokens, with X aligned to `vector` elements.
-    pub fn config(&self, rows: usize, stored_zeros: bool, tokens: usize, vector: usize) -> KernelConfig {
-        let (step, stages) = match self.intrinsic {
-            Intrinsic::Ffma => return self.ffma_config(rows, stored_zeros, vector, default_choice(rows, tokens)),
-            Intrinsic::MmaSp => (64, 4),
-            _ => (64, 3),
-        };
-        KernelConfig {
-            intrinsic: self.intrinsic,
-            dtype: self.gemm.dtype(),
-            rows,
-            tokens,
-            step,
-            stages,
-            split: 1,
-            vector,
-            decode: None,
-            division: None,
-            output: self.gemm.output(),
-            runs: false,
-            stored_zeros,
-            epilogue: self.gemm.steps().to_vec(),
-        }
-    }
-
-    /// Every `ffma` kernel on tables of `rows` rows.
-    pub fn ffma_configs(&self, rows: usize, stored_zeros: bool, vector: usize) -> Vec<KernelConfig> {
-        let configs = CHOICES.iter().map(|&choice| self.ffma_config(rows, stored_zeros, vector, choice));
-        configs.filter(|config| config.check().is_ok()).collect()
-    }
-
-    /// The configuration of an `ffma` kernel for tables of `rows` rows, with this division.
-    fn ffma_config(&self, rows: usize, stored_zeros: bool, vector: usize, choice: Choice) -> KernelConfig {
-        KernelConfig {
-            intrinsic: Intrinsic::Ffma,
-            dtype: self.gemm.dtype(),
-            rows,
-            tokens: choice.tokens,
-            step: 16,
-            stages: choice.stages,
-            split: 1,
-            vector,
-            decode: None,
-            division: Some(choice.division),
-            output: self.gemm.output(),
-            runs: false,
-            stored_zeros,
-            epilogue: self.gemm.steps().to_vec(),
-        }
-    }
-
-    /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
-    /// stages as fit. It writes features first; a call turns what is wanted the other way, unless residuals lie so, too.
-    /// `runs`: the rows of each 64 of a tile follow one another; `stored_zeros`: tiles store zeros of dropped weights.
-    pub fn hopper_config(
-        &self,
-        rows: usize,
-        [runs, stored_zeros]: [bool; 2],
-        tokens: usize,
-        split: usize,
-    ) -> Option<KernelConfig> {
-        let intrinsic = match self.intrinsic {
-            Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
-            Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
-            _ => return None,
-        };
-        let mut base = self.config(rows, stored_zeros, tokens, 8);
-        if base.residuals() == 0 {
-            base.output = Layout::FeatureMajor;
-        }
-        let with = |stages| KernelConfig { intrinsic, stages, split, runs: runs && !stored_zeros, ..base.clone() };
-        (3..=6).rev().map(with).find(|config| config.check().is_ok())
-    }
-
-    /// Every Hopper configuration on tables of so many rows; `traits` as in [`KernelPlan::hopper_config`].
-    pub fn hopper_configs(&self, rows: usize, traits: [bool; 2]) -> impl Iterator<Item = KernelConfig> + '_ {
-        [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
-            [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
-        })
-    }
-
-    /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
-    pub fn decode_config(
-        &self,
-        rows: usize,
-        stored_zeros: bool,
-        tokens: usize,
-        vector: usize,
-        decode: Decode,
-    ) -> Option<KernelConfig> {
-        let config = self.config(rows, stored_zeros, tokens, vector);
-        let stages = if decode.slab > 32 { 2 } else { 4 };
-        let config = KernelConfig { stages, decode: Some(decode), ..config };
-        config.check().is_ok().then_some(config)
-    }
-
-    /// The kernel that runs for m tokens on such tables on a GPU: the one with the least expected time. Needs no GPU.
-    pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> KernelConfig {
-        let &TableShape { rows, stored_zeros, runs, load, .. } = tables;
-        let dtype = self.gemm.dtype();
-        if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            let configs = self.hopper_configs(rows, [runs, stored_zeros]);
-            if let Some(config) = choose::cheapest(configs, load, m, gpu.sms) {
-                return config;
-            }
-        }
-        let vector =
-            (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
-        if self.intrinsic == Intrinsic::Ffma {
-            let kernels = self.ffma_configs(rows, stored_zeros, vector);
-            if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
-                return config;
-            }
-        }
-        // Up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where they are
-        // few, more warps keep as many loads under way.
-        let of_sms = |slab: usize| (load.tiles * (rows / slab)) as f64 / gpu.sms as f64;
-        let few = [8, 16, 32].into_iter().find(|&tokens| m <= tokens).and_then(|tokens| {
-            let slab = match rows {
-                64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
-                32.. if of_sms(32) >= 0.9 => 32,
-                _ => 16,
-            };
-            let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
-            self.decode_config(rows, stored_zeros, tokens, vector, Decode { slab, warps })
-        });
-        // Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
-        let choices = [128usize, 64, 32, 16];
-        let fits = |tokens: usize| tokens < 2 * m.max(1) && load.tiles * m.div_ceil(tokens) >= gpu.sms;
-        let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
-        let tokens = choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least);
-        few.unwrap_or_else(|| self.config(rows, stored_zeros, tokens, vector))
-    }
-
-    /// The source of a configuration.
-    ///
-    /// # Errors
-    /// A sentence, where the configuration is none.
-    pub fn source(&self, config: &KernelConfig) -> Result<CudaSource, String> {
-        emit(config, &self.provenance)
-    }
-
-    /// The tables of a weight, with the least configuration of a kernel that reads them; needs no GPU.
-    ///
-    /// # Errors
-    /// Where the weight is not of this plan's pattern.
-    pub fn lay_out(&self, weight: &Pruned) -> Result<(KernelConfig, DeviceTiles), Error> {
-        let (tiles, packed) = self.tiles(weight)?;
-        let (rows, stored_zeros) = self.block_rows(&tiles);
-        let config = self.config(rows, stored_zeros, 64, 1);
-        let tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), weight.kept())
-            .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
-        Ok((config, tables))
-    }
-
-    fn tiles(&self, weight: &Pruned) -> Result<(Vec<RecordedTile>, Packed<f32>), Error> {
-        let packed = if self.pattern == *weight.packed_pattern() {
-            weight.packed().clone()
-        } else {
-            let selection = weight.packed_pattern().coarser_selection(&weight.packed().selection());
-            self.pattern.pack(&selection, &weight.packed().unpack()).map_err(PruneError::from)?
-        };
-        Ok((record_tiles(&self.ir, &packed)?, packed))
-    }
-}
-
-/// Whether the finest skip keeps at most two of four columns.
-fn two_of_four(pattern: &Pattern) -> bool {
-    let skip = pattern.steps().iter().enumerate().rfind(|(_, s)| matches!(s, Step::Skip { .. }));
-    skip.is_some_and(|(number, step)| match step {
-        Step::Skip { axis, .. } => {
-            pattern.axis(*axis).len == 4
-                && pattern.axis(*axis).kind == fractal_dsl::pattern::AxisKind::Reduction
-                && pattern.kept_per_region(number).is_some_and(|kept| kept <= 2)
-        }
-        _ => false,
-    })
-}
-
-/// Whether the tile's columns come in groups of four, in tiles of at least 16 rows.
-fn groups_of_four(stmts: &[Stmt]) -> bool {
-    stmts.iter().any(|stmt| match stmt {
-        Stmt::For { body, .. } | Stmt::If { body, .. } => groups_of_four(body),
-        Stmt::Mma { weights, .. } => {
-            let rows = weights.rows.iter().map(|l| if let Expr::Int(e) = l.extent { e } else { 1 }).product::<i64>();
-            rows >= 16 && weights.columns.last().is_some_and(|l| l.extent == Expr::Int(4))
-        }
-        _ => false,
-    })
-}
-
 /// The source of a generated kernel, with its headers.
 pub fn source_of(generated: &CudaSource) -> Source {
     let source = Source::new(generated.name.clone(), generated.text.clone());
     HEADERS.iter().fold(source, |source, (name, text)| source.header(*name, *text))
-}
-
-/// What the choice of a kernel depends on in a weight's tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableShape {
-    /// Rows a tile.
-    pub rows: usize,
-    /// Whether zeros of dropped weights are stored.
-    pub stored_zeros: bool,
-    /// Whether the rows of each 64 of a tile follow one another.
-    pub runs: bool,
-    /// Kept columns of all tiles, in whole steps.
-    pub columns: usize,
-    load: Load,
-}
-
-impl TableShape {
-    /// Of tables laid out for `config`, of a weight of `n` rows.
-    pub fn new(config: &KernelConfig, tables: &DeviceTiles, n: usize) -> TableShape {
-        let steps = |tile: &[i32]| (tile[1] - tile[0]) as usize;
-        TableShape {
-            rows: config.rows,
-            stored_zeros: config.stored_zeros,
-            runs: tables.runs(config.rows, n),
-            columns: tables.columns.len(),
-            load: Load {
-                tiles: tables.blocks(),
-                steps: tables.begin.windows(2).map(steps).sum(),
-                longest: tables.begin.windows(2).map(steps).max().unwrap_or(0),
-            },
-        }
-    }
 }
 
 struct CudaGemm {
@@ -389,9 +114,6 @@ pub struct DeviceInputs<'a> {
     /// Tokens.
     pub m: usize,
 }
-
-/// Up to so many tokens, `wgmma`'s tiles are too wide.
-const DECODE_TOKENS: usize = 32;
 
 /// Even tiles that run on the same tokens together: a wave of an H200 is then 32 tiles by four token tiles, which asks
 /// memory for as much of W as of X.
@@ -659,23 +381,6 @@ impl CudaWeight {
             self.turn(stream, features_first, inputs.y, n, m)?;
         }
         Ok(())
-    }
-}
-
-impl KernelPlan {
-    fn block_rows(&self, tiles: &[RecordedTile]) -> (usize, bool) {
-        if self.intrinsic == Intrinsic::MmaSp {
-            let highest = tiles.iter().map(|t| t.rows.len()).max().unwrap_or(16);
-            let rows = [16, 32, 64].into_iter().find(|&rows| rows >= highest).unwrap_or(128);
-            return (rows, false);
-        }
-        // Parts of the peak, estimated from what a block of that height loads for each multiplication.
-        let efficiency = match (self.intrinsic, self.hopper) {
-            (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
-            (_, false) => [0.25, 0.45, 0.75, 1.0],
-            (_, true) => [0.15, 0.3, 0.72, 1.0],
-        };
-        choose_rows(tiles, self.pattern.n(), efficiency)
     }
 }
 

@@ -49,6 +49,7 @@ mod launch;
 mod library;
 mod memory;
 mod nvrtc;
+mod plan;
 mod stream;
 mod target;
 mod tensor_map;
@@ -56,9 +57,7 @@ mod tensor_map;
 pub mod testing;
 mod tiles;
 
-pub use backend::{
-    CudaBackend, CudaWeight, DeviceInputs, KernelPlan, TableShape, download_tensor, source_of, upload_tensor,
-};
+pub use backend::{CudaBackend, CudaWeight, DeviceInputs, download_tensor, source_of, upload_tensor};
 pub use cache::{CubinCache, Key, Lookup, Origin};
 pub use cubin::{Cubin, KernelInfo, Multiplications};
 pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
@@ -69,6 +68,7 @@ pub use graph::{Graph, GraphKernel};
 pub use launch::{Arg, Kernel, LaunchShape};
 pub use memory::Buffer;
 pub use nvrtc::{Compiler, Options, Source};
+pub use plan::{KernelPlan, TableShape};
 pub use stream::{Event, Stream};
 pub use target::{Arch, Version};
 pub use tensor_map::{Element, Swizzle, TensorMap};
