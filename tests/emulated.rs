@@ -1,7 +1,7 @@
 //! Hopper's generated kernels run without a GPU: their text is compiled as C++ against an emulation of the primitives
 //! (`emulator/emulate.h`), reads the tables that a GPU would read, and is compared with the oracle. It knows nothing of
 //! speed or of the memory model, but of indices, barriers, buffers, epilogues and what a GPU may do late. A compiler for
-//! C++20 is needed (`CXX`, or g++); without one, `[SKIP]`.
+//! C++20 is needed (`CXX`, or g++); without one, `[SKIP]`, or a failure with `FRACTAL_REQUIRE_CXX=1`.
 
 #[allow(dead_code, reason = "the conformance suite uses the rest")]
 mod support;
@@ -63,6 +63,8 @@ const fn case(
 fn kernels_are_right_where_everything_comes_as_late_as_it_may() {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
     if !Command::new(&compiler).arg("--version").output().is_ok_and(|o| o.status.success()) {
+        let required = std::env::var_os("FRACTAL_REQUIRE_CXX").is_some_and(|value| value == "1");
+        assert!(!required, "no C++ compiler `{compiler}`; set CXX");
         eprintln!("[SKIP] no C++ compiler `{compiler}`; set CXX");
         return;
     }

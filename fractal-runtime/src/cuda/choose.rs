@@ -31,14 +31,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether the longest tile has more than a step more than the others.
+    /// Whether the longest tile has more than a step more than the average.
     pub fn is_uneven(&self) -> bool {
         self.longest * self.tiles > self.steps + self.tiles
     }
 }
 
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
-pub fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
+fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
     let items = load.tiles * m.div_ceil(config.tokens);
     let split = config.split as f64;
     let usable = if config.split > 1 { CLUSTERED * multiprocessors as f64 } else { multiprocessors as f64 };
