@@ -77,6 +77,11 @@ impl Gpu {
         self.dtype
     }
 
+    /// Tokens of an activation.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
     /// Median times of all dense and of all pruned layers, which take turns. `pruned` is in the model's order.
     pub fn time(&self, pruned: &[Layer]) -> Result<(Duration, Duration)> {
         let launch = |stream: &Stream| -> std::result::Result<(), Error> {

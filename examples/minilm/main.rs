@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use fractal::DType;
-use fractal_runtime::model::{BertModel, Profile};
+use fractal_runtime::model::{BertModel, MAX_BATCH_TOKENS, Profile};
 use indicatif::{ProgressBar, ProgressStyle};
+use rayon::prelude::*;
 use tokenizers::{Tokenizer, TruncationParams};
 
 use cuda::Gpu;
@@ -104,8 +105,9 @@ fn run(args: &Args) -> Result<()> {
     let runs = prune::runs(&args.pattern, &args.sparsity)?;
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
     let sentences = read_sentences(args.sentences.as_deref())?;
-    let dense = load_model(args)?;
+    check_weights(args)?;
     let tokens = tokenize(args, &sentences)?;
+    let dense = load_model(args, batch(&tokens))?;
     let (embeddings, _) = dense.embed_profiled(&tokens)?;
     let (time, profile) = time_dense(&dense, &tokens)?;
     let mut report = Report::new(&sentences, &tokens, &embeddings, time, profile);
@@ -152,21 +154,27 @@ fn read_sentences(path: Option<&Path>) -> Result<Vec<String>> {
     Ok(sentences)
 }
 
-fn load_model(args: &Args) -> Result<BertModel> {
-    if !args.weights.exists() {
-        return Err(format!(
-            "no model at {}: run `python3 examples/fetch_minilm.py`, or pass --weights",
-            args.weights.display()
-        )
-        .into());
+fn check_weights(args: &Args) -> Result<()> {
+    if args.weights.exists() {
+        return Ok(());
     }
+    let weights = args.weights.display();
+    Err(format!("no model at {weights}: run `python3 examples/fetch_minilm.py`, or pass --weights").into())
+}
+
+fn load_model(args: &Args, tokens: usize) -> Result<BertModel> {
     let mut model = BertModel::load(&args.weights)?;
     for name in model.linear_names() {
-        if let Some(op) = prune::dense(args.device, &model, &name)? {
+        if let Some(op) = prune::dense(args.device, &model, &name, tokens)? {
             model.replace(&name, op)?;
         }
     }
     Ok(model)
+}
+
+/// Tokens that the model takes at once.
+fn batch(sentences: &[Vec<u32>]) -> usize {
+    sentences.iter().map(Vec::len).sum::<usize>().min(MAX_BATCH_TOKENS)
 }
 
 fn tokenize(args: &Args, sentences: &[String]) -> Result<Vec<Vec<u32>>> {
@@ -200,17 +208,27 @@ fn measure(
 ) -> Result<Row> {
     let mut pruned = dense.clone();
     let mut row = Row::default();
-    for name in dense.linear_names() {
-        let (op, layer) = prune::prune(device, pattern, sparsity, dense, &name)?;
-        pruned.replace(&name, op)?;
-        row.add_layer(&layer, dense.weight(&name)?);
+    let names = dense.linear_names();
+    // Side by side: a GPU's kernels must be compiled.
+    let operators: Vec<_> = names
+        .par_iter()
+        .map(|name| prune::prune(device, pattern, sparsity, dense, name, batch(tokens)))
+        .collect::<Result<_>>()?;
+    for (name, (op, layer)) in names.iter().zip(operators) {
+        pruned.replace(name, op)?;
+        row.add_layer(&layer, dense.weight(name)?);
     }
-    row.compare(embeddings, &pruned.embed(tokens)?);
+    let found = pruned.embed(tokens)?;
+    if !found.iter().flatten().all(|v| v.is_finite()) {
+        return Err("its embeddings are not finite: without the pruned weights, activations overflow".into());
+    }
+    row.compare(embeddings, &found);
     (row.dense_time, row.time) = match gpu {
         None => time_interleaved(dense, &pruned, tokens)?,
         Some(gpu) => {
-            let layer = |name: &String| prune::layer(device, pattern, sparsity, dense, name, gpu.dtype());
-            gpu.time(&dense.linear_names().iter().map(layer).collect::<Result<Vec<_>>>()?)?
+            let layer =
+                |name: &String| prune::layer(device, pattern, sparsity, dense, name, (gpu.dtype(), gpu.tokens()));
+            gpu.time(&names.par_iter().map(layer).collect::<Result<Vec<_>>>()?)?
         }
     };
     Ok(row)

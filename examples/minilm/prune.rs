@@ -30,9 +30,6 @@ const PATTERNS: &[&str] = &[
     "hybrid:128x64/32x16",
 ];
 
-/// Tokens of a batch, to say which kernel runs.
-const TYPICAL_TOKENS: usize = 1024;
-
 /// What pruning one layer kept, and what it costs.
 pub struct LayerReport {
     /// Sum of |w| over kept weights, as a share of the sum over all.
@@ -50,20 +47,30 @@ pub fn on_gpu(device: Device) -> Result<bool> {
     Ok(open(device)?.name() == "cuda")
 }
 
-/// A pruned layer in this type with the model's epilogue, to be timed.
+/// A pruned layer in this type with the model's epilogue, to be timed with so many tokens.
 pub fn layer(
     device: Device,
     pattern: &str,
     sparsity: f64,
     model: &BertModel,
     name: &str,
-    dtype: DType,
+    (dtype, tokens): (DType, usize),
 ) -> Result<Layer> {
     let weight = model.weight(name)?;
     let pattern = pattern.parse::<Named>()?.pattern(weight.n, weight.k, 1.0 - sparsity)?;
     let tensor = Tensor::from_f32(dtype, weight.n, weight.k, weight.data)?;
     let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
-    Ok(SparseLinear::new(open(device)?, pruned).prepare(model.epilogue(name)?)?)
+    let layer = SparseLinear::new(open(device)?, pruned).prepare(model.epilogue(name)?)?;
+    compile(&layer, tokens)?;
+    Ok(layer)
+}
+
+/// Compiles the GPU's kernel now: layers are prepared side by side, but run one after the other.
+fn compile(layer: &Layer, tokens: usize) -> Result<()> {
+    if let Some(weight) = layer.cuda() {
+        weight.prepare(tokens)?;
+    }
+    Ok(())
 }
 
 /// The (pattern, sparsity) pairs to run: all of `patterns` at all of `sparsities`. Where none is asked for, every
@@ -89,38 +96,41 @@ pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)
 }
 
 /// The dense operator that pruned ones are compared with on this device; `None` keeps the model's own, on the CPU.
-pub fn dense(device: Device, model: &BertModel, name: &str) -> Result<Option<Box<dyn LinearOp>>> {
+pub fn dense(device: Device, model: &BertModel, name: &str, tokens: usize) -> Result<Option<Box<dyn LinearOp>>> {
     if open(device)?.name() == "cpu" {
         return Ok(None);
     }
-    let (op, _) = operator(device, Named::Dense, 0.0, model.weight(name)?, model.epilogue(name)?)?;
+    let (op, _) = operator(device, Named::Dense, 0.0, (model.weight(name)?, model.epilogue(name)?), tokens)?;
     Ok(Some(op))
 }
 
-/// Prunes a layer's weight by magnitude to `pattern` and packs it for `device`.
+/// Prunes a layer's weight by magnitude to `pattern`, packs it for `device` and makes it ready for so many tokens.
 pub fn prune(
     device: Device,
     pattern: &str,
     sparsity: f64,
     model: &BertModel,
     name: &str,
+    tokens: usize,
 ) -> Result<(Box<dyn LinearOp>, LayerReport)> {
-    operator(device, pattern.parse()?, sparsity, model.weight(name)?, model.epilogue(name)?)
+    operator(device, pattern.parse()?, sparsity, (model.weight(name)?, model.epilogue(name)?), tokens)
 }
 
 fn operator(
     device: Device,
     named: Named,
     sparsity: f64,
-    weight: DenseWeight<'_>,
-    epilogue: EpilogueKind,
+    (weight, epilogue): (DenseWeight<'_>, EpilogueKind),
+    tokens: usize,
 ) -> Result<(Box<dyn LinearOp>, LayerReport)> {
     let pattern = named.pattern(weight.n, weight.k, 1.0 - sparsity)?;
     let tensor = Tensor::from_f32(DType::F32, weight.n, weight.k, weight.data)?;
     let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
     let (retained, packed_bytes, dense_bytes) = (pruned.retained(), pruned.packed_bytes(), pruned.dense_bytes());
     let op = SparseLinear::new(open(device)?, pruned);
-    let kernel = op.prepare(epilogue)?.kernel(TYPICAL_TOKENS);
+    let layer = op.prepare(epilogue)?;
+    compile(&layer, tokens)?;
+    let kernel = layer.kernel(tokens);
     Ok((Box::new(op), LayerReport { retained, packed_bytes, dense_bytes, kernel }))
 }
 

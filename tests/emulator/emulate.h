@@ -76,7 +76,7 @@ struct Block {
 struct Cluster {
     std::vector<std::unique_ptr<Block>> blocks;
     std::barrier<> meet;
-    explicit Cluster(int split) : meet(256 * split) {
+    explicit Cluster(int split) : meet(384 * split) {
         for (int i = 0; i < split; ++i) blocks.emplace_back(new Block);
     }
 };

@@ -2,9 +2,10 @@
 
 pub mod oracle;
 
+use fractal::cuda::{Buffer, DeviceInputs, download_tensor, upload_tensor};
 use fractal::dsl::{EpilogueOp, Factor};
 use fractal::pattern::{Named, Pattern};
-use fractal::{DType, Device, Gemm, Layout, Magnitude, Program, Tensor, prune};
+use fractal::{DType, Device, Error, Gemm, Layer, Layout, Magnitude, Program, Tensor, prune};
 use oracle::{Step, masked_gemm};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -128,6 +129,33 @@ pub fn allowed(dtype: DType, k: usize, exact: f64, magnitude: f64) -> f64 {
     1.5 * sums + rounding(dtype) * (exact.abs() * 1.01) + 1e-7
 }
 
+/// A GEMM with an epilogue and layouts that differ from case to case.
+pub fn gemm(pattern: &Pattern, dtype: DType, case: usize) -> Gemm {
+    let layout = if case % 5 == 4 { Layout::TokenMajor } else { Layout::FeatureMajor };
+    Gemm::new(pattern.clone(), dtype).with_epilogue(&epilogue(case)).with_layouts(layout, layout)
+}
+
+/// What the layer makes of `y`. On a GPU, what `y` held is uploaded first, so that an element that no kernel writes shows.
+fn run_on(layer: &Layer, x: &Tensor, operands: &[(&str, &Tensor)], mut y: Tensor) -> Result<Tensor, Error> {
+    let Some(weight) = layer.cuda() else {
+        layer.run_into(x, operands, &mut y)?;
+        return Ok(y);
+    };
+    let stream = weight.stream();
+    let (rows, columns, dtype) = (y.rows(), y.columns(), y.dtype());
+    let [x, y] = [x, &y].map(|tensor| upload_tensor(stream, tensor));
+    let (x, y) = (x?, y?);
+    let named = |names: &[String]| -> Result<Vec<Buffer>, Error> {
+        let operands = names.iter().flat_map(|name| operands.iter().find(|(n, _)| n == name));
+        operands.map(|(_, tensor)| Ok(upload_tensor(stream, tensor)?)).collect()
+    };
+    let (bias, residual) = (named(layer.gemm().bias())?, named(layer.gemm().residual())?);
+    let m = if layer.gemm().output() == Layout::TokenMajor { rows } else { columns };
+    let inputs = DeviceInputs { x: &x, y: &y, bias: bias.iter().collect(), residual: residual.iter().collect(), m };
+    weight.launch(stream, &inputs)?;
+    download_tensor(stream, &y, dtype, rows, columns)
+}
+
 /// Runs one case of a pattern by name or DSL text.
 pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, usize), case: usize) {
     check_pattern(device, text, &pattern(text, shape.0, shape.1, 0.25, dtype), dtype, shape.2, case);
@@ -144,13 +172,8 @@ pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DTyp
     let x = tensor(k, m, &random(k * m));
     let (bias, rest) = (random(n), tensor(n, m, &random(n * m)));
     let ops = epilogue(case);
-    let token_major = case % 5 == 4;
-    let (input, output) = if token_major {
-        (Layout::TokenMajor, Layout::TokenMajor)
-    } else {
-        (Layout::FeatureMajor, Layout::FeatureMajor)
-    };
-    let gemm = Gemm::new(pattern.clone(), dtype).with_epilogue(&ops).with_layouts(input, output);
+    let gemm = gemm(pattern, dtype, case);
+    let token_major = gemm.output() == Layout::TokenMajor;
     let at = format!("{text} {dtype} n {n} k {k} m {m} on {}", device.name());
 
     let pruned = prune(pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
@@ -167,10 +190,9 @@ pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DTyp
         })
         .collect();
     let operands: Vec<(&str, &Tensor)> = operands.iter().map(|(name, t)| (*name, t)).collect();
-    let poison = vec![f32::NAN; n * m];
-    let mut y = turn(&tensor(n, m, &poison));
-    layer.run_into(&turn(&x), &operands, &mut y).unwrap_or_else(|e| panic!("{at}: {e}"));
-    let again = layer.run(&turn(&x), &operands).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let poison = turn(&tensor(n, m, &vec![f32::NAN; n * m]));
+    let run = || run_on(&layer, &turn(&x), &operands, poison.clone()).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let (y, again) = (run(), run());
     let (found, again) = (turn(&y).to_f32(), turn(&again).to_f32());
     let same = found.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
     assert!(same, "{at}: two runs differ");

@@ -353,8 +353,17 @@ impl CudaWeight {
                 Some(x)
             }
         };
-        // Hopper's kernels write features first.
-        let other = if call.output == gemm.output() { None } else { Some(stream.alloc(n * m * element)?) };
+        // Hopper's kernels read and write features first.
+        let (other, residuals) = if call.output == gemm.output() {
+            (None, Vec::new())
+        } else {
+            let turned = |&residual: &&Buffer| -> Result<Buffer, Error> {
+                let features_first = stream.alloc(n * m * element)?;
+                self.turn(stream, residual, &features_first, m, n)?;
+                Ok(features_first)
+            };
+            (Some(stream.alloc(n * m * element)?), inputs.residual.iter().map(turned).collect::<Result<_, _>>()?)
+        };
         let y = other.as_ref().unwrap_or(inputs.y);
         let map = if call.chunk > 0 { Some(self.y_map(y, m, call.chunk)?) } else { None };
         let argument = |parameter: &Parameter| match *parameter {
@@ -367,7 +376,7 @@ impl CudaWeight {
             Parameter::Begin => Arg::Buffer(&self.begin),
             Parameter::Rows => Arg::Buffer(&self.row_list),
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
-            Parameter::Residual(number) => Arg::Buffer(inputs.residual[number]),
+            Parameter::Residual(number) => Arg::Buffer(residuals.get(number).unwrap_or(inputs.residual[number])),
             Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
             Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { 1 } else { BAND }),
             Parameter::N => Arg::I32(n as i32),

@@ -114,7 +114,7 @@ impl KernelPlan {
     }
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
-    /// stages as fit. It writes features first; a call turns what is wanted the other way, unless residuals lie so, too.
+    /// stages as fit. It reads and writes features first; a call turns what lies the other way.
     /// `runs`: the rows of each 64 of a tile follow one another; `stored_zeros`: tiles store zeros of dropped weights.
     pub fn hopper_config(
         &self,
@@ -128,10 +128,7 @@ impl KernelPlan {
             Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
             _ => return None,
         };
-        let mut base = self.config(rows, stored_zeros, tokens, 8);
-        if base.residuals() == 0 {
-            base.output = Layout::FeatureMajor;
-        }
+        let base = KernelConfig { output: Layout::FeatureMajor, ..self.config(rows, stored_zeros, tokens, 8) };
         let with = |stages| KernelConfig { intrinsic, stages, split, runs: runs && !stored_zeros, ..base.clone() };
         (3..=6).rev().map(with).find(|config| config.check().is_ok())
     }

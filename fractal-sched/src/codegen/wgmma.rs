@@ -157,6 +157,15 @@ fn producer(config: &KernelConfig) -> String {
     } else {
         ("W_STAGE * 2", "")
     };
+    let joined = if config.split > 1 {
+        "        // Where these copies went, other blocks put their sums: both meetings of the cluster are this warp's, too.
+        __syncwarp();
+        cluster_sync();
+        cluster_sync();
+"
+    } else {
+        ""
+    };
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -244,7 +253,7 @@ fn producer(config: &KernelConfig) -> String {
         }}
         // No copy may be under way when the block ends.
         asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
-        return;
+{joined}        return;
     }}
 
 "

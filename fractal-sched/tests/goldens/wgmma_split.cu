@@ -189,6 +189,10 @@ gemm_wgmma_f16_64x256x64_split2_covered(
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
+        // Where these copies went, other blocks put their sums: both meetings of the cluster are this warp's, too.
+        __syncwarp();
+        cluster_sync();
+        cluster_sync();
         return;
     }
 
