@@ -29,6 +29,8 @@ struct Case {
     shape: (usize, usize, usize),
     tokens: usize,
     split: usize,
+    /// Whether the weights stay in shared memory.
+    resident: bool,
     epilogue: &'static [&'static str],
     /// Whether X holds infinities.
     infinite: bool,
@@ -46,7 +48,20 @@ const CASES: &[Case] = &[
     case("tvw:128", DType::F16, (260, 1030, 136), 128, 1, &["bias", "residual"]),
     case("vnm:64", DType::BF16, (130, 520, 264), 256, 1, &[]),
     case("2:4", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
+    resident("tw:128", DType::F16, (300, 700, 1000), &["bias", "gelu"]),
+    resident("tw:128", DType::BF16, (600, 200, 520), &["bias", "residual"]),
+    resident("bw:128x64", DType::F16, (200, 1800, 264), &[]),
+    resident("shfl-vw:128", DType::BF16, (400, 640, 392), &["silu"]),
 ];
+
+const fn resident(
+    pattern: &'static str,
+    dtype: DType,
+    shape: (usize, usize, usize),
+    epilogue: &'static [&'static str],
+) -> Case {
+    Case { resident: true, ..case(pattern, dtype, shape, 128, 1, epilogue) }
+}
 
 const fn case(
     pattern: &'static str,
@@ -56,7 +71,7 @@ const fn case(
     split: usize,
     epilogue: &'static [&'static str],
 ) -> Case {
-    Case { pattern, dtype, shape, tokens, split, epilogue, infinite: false }
+    Case { pattern, dtype, shape, tokens, split, resident: false, epilogue, infinite: false }
 }
 
 #[test]
@@ -101,8 +116,13 @@ fn check(case: &Case, compiler: &str) {
     let plan = KernelPlan::new(&Gemm::new(pattern.clone(), dtype).with_epilogue(&steps), 90).unwrap();
     let (least, tables) = plan.lay_out(&pruned).unwrap();
     let traits = [tables.runs(least.rows, n), least.stored_zeros];
-    let config =
-        plan.hopper_config(least.rows, traits, tokens, split).unwrap_or_else(|| panic!("{}: no kernel", case.pattern));
+    let longest = tables.begin.windows(2).map(|tile| (tile[1] - tile[0]) as usize).max().unwrap();
+    let config = if case.resident {
+        plan.resident_config(least.rows, traits, longest)
+    } else {
+        plan.hopper_config(least.rows, traits, tokens, split)
+    };
+    let config = config.unwrap_or_else(|| panic!("{}: no kernel", case.pattern));
     let at = format!("{} {n}/{k}/{m} {}", case.pattern, config.name());
 
     let items = tables.blocks() * m.div_ceil(tokens);

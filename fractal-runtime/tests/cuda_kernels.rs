@@ -128,6 +128,13 @@ fn configs() -> Vec<KernelConfig> {
     // The other type differs in its conversions alone.
     let config = plan("tw:128", DType::BF16).hopper_config(128, [true, false], 256, 1).expect("it fits");
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
+    for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
+        for (at, epilogue) in epilogues.into_iter().enumerate() {
+            let config = plan("tw:128", dtype).resident_config(128, [at % 2 == 0, false], steps).expect("it fits");
+            configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() });
+            configs.push(KernelConfig { epilogue: epilogue.to_vec(), runs: !config.runs, ..config });
+        }
+    }
     for (at, (tokens, vector)) in
         [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
     {

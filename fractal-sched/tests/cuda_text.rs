@@ -15,6 +15,7 @@ fn generated_kernels_are_as_before() {
         step: 16,
         stages: 3,
         split: 1,
+        resident: 0,
         vector: 4,
         decode: None,
         division: Some(Division { rows: 128, warp: (64, 32), groups: 1, columns: 32 }),
@@ -78,6 +79,19 @@ fn generated_kernels_are_as_before() {
             },
         ),
         (
+            "wgmma_resident",
+            "tw:128",
+            0.25,
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                stages: 8,
+                resident: 4,
+                runs: true,
+                epilogue: residual.clone(),
+                ..half.clone()
+            },
+        ),
+        (
             "wgmma_sp",
             "tvw:128",
             0.25,
@@ -112,6 +126,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         step: 32,
         stages: 3,
         split: 1,
+        resident: 0,
         vector: 4,
         decode: None,
         division: None,

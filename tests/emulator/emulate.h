@@ -69,6 +69,8 @@ struct Block {
     std::condition_variable changed;
     std::vector<std::unique_ptr<Warp>> warps;
     std::barrier<> all{384}, first{128}, second{128};
+    // Threads that have let each of the two warpgroups begin.
+    long passes[2] = {};
     Block() {
         for (int i = 0; i < 12; ++i) warps.emplace_back(new Warp);
     }
@@ -247,8 +249,9 @@ struct TensorMap {
     unsigned char* y;
     int rows, columns, box;
 };
-inline void store_box(const TensorMap& map, int row, int column, unsigned from) {
+inline void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
     emulated::boxes.push_back([=, owner = block] {
+        if (!there) return;
         const unsigned span = map.box * 2, mask = span / 16 - 1;
         for (int r = 0; r < 64 && row + r < map.rows; ++r) {
             for (int c = 0; c < map.box && column + c < map.columns; ++c) {
@@ -265,6 +268,18 @@ void boxes_read() {
 }
 inline void boxes_written() { boxes_read<0>(); }
 inline void group_sync(int group) { (group == 0 ? block->first : block->second).arrive_and_wait(); }
+
+inline thread_local long turns;
+inline void take_turn(int group) {
+    std::unique_lock lock(block->mutex);
+    ++turns;
+    block->changed.wait(lock, [&] { return block->passes[group] >= 128 * turns; });
+}
+inline void pass_turn(int group) {
+    std::lock_guard lock(block->mutex);
+    ++block->passes[1 - group];
+    block->changed.notify_all();
+}
 
 inline void copy_chunk(unsigned to, const void* from) { memcpy(shared(to, 16), from, 16); }
 inline void copy_chunk(unsigned to, const void* from, bool valid) {

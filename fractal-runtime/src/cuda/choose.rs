@@ -40,6 +40,9 @@ impl Load {
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
 fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
     let items = load.tiles * m.div_ceil(config.tokens);
+    if config.resident > 0 {
+        return resident(config, load, items, multiprocessors);
+    }
     let split = config.split as f64;
     let usable = if config.split > 1 { CLUSTERED * multiprocessors as f64 } else { multiprocessors as f64 };
     let teams = (usable / split).floor().max(1.0);
@@ -56,6 +59,17 @@ fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -
     FILL + longest.max((items as f64 / teams).ceil() * average)
 }
 
+/// Weights first; then one warpgroup's results leave while the other multiplies, whichever takes longer.
+fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: usize) -> f64 {
+    let busy = items.min(multiprocessors).max(1);
+    let multiply = (config.rows * config.tokens * config.step) as f64 / 2048.0;
+    let rate = INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy as f64);
+    let item = load.longest as f64 * multiply.max(config.x_bytes() as f64 / rate);
+    let results = (config.rows * config.tokens * config.dtype.bytes()) as f64 / OUT;
+    let weights = (load.longest * config.w_bytes()) as f64 / rate;
+    FILL + weights + items.div_ceil(busy) as f64 * item.max(0.75 * results) + results
+}
+
 /// The cheapest of the configurations; none of none.
 pub fn cheapest(
     configs: impl Iterator<Item = KernelConfig>,
@@ -68,6 +82,7 @@ pub fn cheapest(
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, config)| config)
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,17 +99,18 @@ mod tests {
         let longest = (k / 4).div_ceil(64);
         let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
         let traits = [true, false];
-        cheapest(plan.hopper_configs(rows, traits), load, m, 132).unwrap().name()
+        let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
+        cheapest(configs, load, m, 132).unwrap().name()
     }
 
     #[test]
     fn tiles_fill_the_multiprocessors() {
         for (n, k, m, expected) in [
             (4096, 4096, 4096, "128x256x64"),
-            (4096, 1024, 8192, "128x256x64"),
-            (3072, 768, 4096, "128x256x64"),
-            (4096, 1024, 1024, "128x256x64"),
-            (3072, 768, 512, "128x128x64"),
+            (4096, 1024, 8192, "128x128x64_resident4"),
+            (3072, 768, 4096, "128x128x64_resident4"),
+            (4200, 200, 1032, "128x128x64_resident4"),
+            (2180, 330, 2200, "128x128x64_resident4"),
             (1024, 4096, 1024, "128x64x64"),
             (1024, 1024, 1024, "128x64x64"),
             (768, 3072, 512, "128x64x64_split2"),

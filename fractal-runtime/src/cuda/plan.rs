@@ -85,6 +85,7 @@ impl KernelPlan {
             step: 64,
             stages: 3,
             split: 1,
+            resident: 0,
             vector: 1,
             decode: None,
             division: None,
@@ -140,6 +141,14 @@ impl KernelPlan {
         })
     }
 
+    /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
+    pub fn resident_config(&self, rows: usize, traits: [bool; 2], steps: usize) -> Option<KernelConfig> {
+        let base = self.hopper_config(rows, traits, 128, 1)?;
+        let (resident, stages) = if steps <= 4 { (4, 8) } else { (8, 4) };
+        let config = KernelConfig { resident, stages, ..base };
+        (steps <= 8 && config.check().is_ok()).then_some(config)
+    }
+
     /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
     pub fn decode_config(
         &self,
@@ -160,7 +169,10 @@ impl KernelPlan {
         let &TableShape { rows, stored_zeros, runs, load, .. } = tables;
         let dtype = self.gemm.dtype();
         if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            let configs = self.hopper_configs(rows, [runs, stored_zeros]);
+            let traits = [runs, stored_zeros];
+            // Its blocks share items evenly, not steps.
+            let resident = if load.is_uneven() { None } else { self.resident_config(rows, traits, load.longest) };
+            let configs = self.hopper_configs(rows, traits).chain(resident);
             if let Some(config) = choose::cheapest(configs, load, m, gpu.sms) {
                 return config;
             }

@@ -25,6 +25,8 @@ pub struct KernelConfig {
     pub stages: usize,
     /// Blocks, a cluster, that share the steps of a tile: 1, 2 or 4 for Hopper's kernels, 1 elsewhere.
     pub split: usize,
+    /// Of `wgmma` kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8; 0 where they come by stages.
+    pub resident: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
     /// Of kernels for few tokens: how a block is made.
@@ -99,7 +101,8 @@ impl KernelConfig {
 
     /// Bytes of a stage; those of Hopper's kernels begin at multiples of 1024, which the swizzle needs.
     pub fn stage_bytes(&self) -> usize {
-        let bytes = self.x_bytes() + self.w_bytes() + self.position_bytes();
+        let w_bytes = if self.resident > 0 { 0 } else { self.w_bytes() };
+        let bytes = self.x_bytes() + w_bytes + self.position_bytes();
         if self.is_hopper() { bytes.next_multiple_of(1024) } else { bytes }
     }
 
@@ -139,7 +142,7 @@ impl KernelConfig {
             return decode.shared_bytes(self);
         }
         let extra = if self.is_hopper() { wgmma::staging_bytes(self) + wgmma::BARRIER_BYTES } else { 0 };
-        let stages = self.stages * self.stage_bytes() + extra;
+        let stages = self.stages * self.stage_bytes() + self.resident * self.w_bytes() + extra;
         // The sums of all groups take the place of the stages; the row numbers follow.
         self.division.map_or(stages, |d| stages.max(d.groups * d.rows * self.tokens * 4) + d.rows * 4)
     }
@@ -164,6 +167,7 @@ impl KernelConfig {
         let intrinsic = self.intrinsic.name();
         let covered = if self.stored_zeros { "_covered" } else { "" };
         let runs = if self.runs { "_runs" } else { "" };
+        let resident = if self.resident > 0 { format!("_resident{}", self.resident) } else { String::new() };
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
         let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
         let division = self.division.map_or(String::new(), |d| {
@@ -171,7 +175,7 @@ impl KernelConfig {
             format!("{slab}_warp{}x{}_groups{}", d.warp.0, d.warp.1, d.groups)
         });
         format!(
-            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{runs}{covered}",
+            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{resident}{runs}{covered}",
             self.dtype, self.rows, self.tokens, self.step
         )
     }
@@ -253,8 +257,8 @@ impl KernelConfig {
         if !steps.contains(&self.step) {
             return wrong("step", "one that the instruction's depth divides", self.step);
         }
-        if self.split != 1 || self.runs {
-            return wrong("split, runs", "1, false", self.split);
+        if self.split != 1 || self.runs || self.resident > 0 {
+            return wrong("split, runs, resident", "1, false, 0", self.split);
         }
         if !(2..=8).contains(&self.stages) {
             return wrong("stages", "2 to 8", self.stages);
@@ -288,7 +292,17 @@ impl KernelConfig {
         let fits =
             [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
         let split = [1, 2, 4].contains(&self.split);
-        if !fits || !split || self.output != Layout::FeatureMajor || !(3..=6).contains(&self.stages) {
+        let resident = self.resident == 0
+            || [4, 8].contains(&self.resident)
+                && (self.rows, self.tokens, self.split) == (128, 128, 1)
+                && !self.intrinsic.is_sparse()
+                && !self.stored_zeros;
+        if !resident {
+            return Err(format!(
+                "resident: expected 0, 4 or 8, these with wgmma, 128 rows, 128 tokens, no split and no stored zeros, found {self}"
+            ));
+        }
+        if !fits || !split || self.output != Layout::FeatureMajor || !(3..=8).contains(&self.stages) {
             return Err(format!(
                 "{}: expected 128 rows and 64, 128 or 256 tokens or 64 rows and 128, 256 or 512 tokens, steps of 64, \
                  vectors of 8, 1, 2 or 4 blocks a tile, feature-major results, found {:?}, {} stages, {self}",
@@ -340,6 +354,9 @@ impl fmt::Display for KernelConfig {
             self.shared_bytes(),
             self.vector
         )?;
+        if self.resident > 0 {
+            write!(f, ", at most {} steps of W resident", self.resident)?;
+        }
         if self.split > 1 {
             write!(f, ", {} blocks a tile", self.split)?;
         }

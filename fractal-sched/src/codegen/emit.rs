@@ -1,6 +1,6 @@
 //! The order of a kernel's pieces.
 
-use super::{KernelConfig, Provenance, decode, ffma, load, mma_sp, mma_sync, store, wgmma};
+use super::{KernelConfig, Provenance, decode, ffma, load, mma_sp, mma_sync, resident, store, wgmma};
 use fractal_dsl::{DType, Intrinsic};
 
 /// A CUDA source: text, and the headers it includes.
@@ -69,7 +69,10 @@ pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     parameters.extend((0..config.biases()).map(Parameter::Bias));
     parameters.extend((0..config.residuals()).map(Parameter::Residual));
     if config.is_hopper() {
-        parameters.extend([Parameter::Tiles, Parameter::Band]);
+        parameters.push(Parameter::Tiles);
+        if config.resident == 0 {
+            parameters.push(Parameter::Band);
+        }
     }
     parameters.extend([Parameter::N, Parameter::M]);
     parameters
@@ -112,7 +115,7 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
             wgmma::instruction(config),
             store::exact(config),
             signature(config, &name, "1"),
-            wgmma::body(config),
+            if config.resident > 0 { resident::body(config) } else { wgmma::body(config) },
             "}\n".into(),
         ];
         return Ok(CudaSource { name, text: pieces.join("\n") });
@@ -181,7 +184,8 @@ fn constants(config: &KernelConfig) -> String {
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
-        wgmma::constants(config)
+        let resident = if config.resident > 0 { resident::constants(config) } else { String::new() };
+        wgmma::constants(config) + &resident
     } else {
         format!("constexpr int WARP_ROWS = {warp_rows};\nconstexpr int WARP_TOKENS = {warp_tokens};\n")
     };

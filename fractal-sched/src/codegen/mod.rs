@@ -9,7 +9,7 @@
 //! | configuration, sizes, name | `config` |
 //! | the order of the pieces | `emit` |
 //! | condensing X and loading W | `load`; `ffma` and `wgmma` their own |
-//! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma` |
+//! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma`, `resident` |
 //! | the whole main loop for few tokens | `decode` |
 //! | epilogue and store | `store`; `ffma` and `wgmma` in part their own |
 //! | where the host puts values | `tables` |
@@ -23,6 +23,7 @@ mod load;
 mod mma_sp;
 mod mma_sync;
 mod provenance;
+mod resident;
 mod store;
 pub mod tables;
 mod transpose;

@@ -17,7 +17,7 @@ use super::store::steps;
 use fractal_dsl::{DType, Intrinsic};
 
 /// Bytes of barriers, and what the first stage may lose to its alignment.
-pub(super) const BARRIER_BYTES: usize = 128 + 1024;
+pub(super) const BARRIER_BYTES: usize = 256 + 1024;
 
 /// Tokens of a multiplying warpgroup.
 pub(super) fn group_tokens(config: &KernelConfig) -> usize {
@@ -57,7 +57,17 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 
 /// Everything between the signature and the end of the kernel.
 pub(super) fn body(config: &KernelConfig) -> String {
-    [place(), producer(config), consumer(config), reduction(config).into(), epilogue(config)].concat()
+    let finish = finish(config, "c");
+    [
+        place(),
+        producer(config),
+        consumer(config),
+        reduction(config).into(),
+        finish,
+        "    }\n".into(),
+        end(config).into(),
+    ]
+    .concat()
 }
 
 /// The instruction for this number of tokens and type: `acc[64 x TOKENS] (+)= a b`.
@@ -447,7 +457,8 @@ fn reduction(config: &KernelConfig) -> &'static str {
 "
 }
 
-fn epilogue(config: &KernelConfig) -> String {
+/// The epilogue on `acc` and its stores, with `numbers`, `m0` and the tile known; `number` counts the boxes of an item.
+pub(super) fn finish(config: &KernelConfig, number: &str) -> String {
     let pack = if config.dtype == DType::F16 { "f16x2" } else { "bf16x2" };
     // Element i of eight: of row i / 2 % 2 of the thread's two, and of two tokens eight apart. Two neighbours at a time.
     let pairs: String = (0..config.residuals())
@@ -465,7 +476,7 @@ fn epilogue(config: &KernelConfig) -> String {
     };
     let declared: String =
         (0..config.residuals()).map(|r| format!("unsigned residual{r}_pair;\n                ")).collect();
-    let finish = if config.epilogue.is_empty() {
+    let steps_of_eight = if config.epilogue.is_empty() {
         String::new()
     } else {
         let steps = steps(config, "                    ", ["_here[i / 2 % 2]", "_here"]);
@@ -486,31 +497,34 @@ fn epilogue(config: &KernelConfig) -> String {
     } else {
         ""
     };
-    let store = if config.runs { store_runs() } else { store_rows() }.replace(
+    let store = if config.runs { store_runs() } else { store_rows() }.replace("NUMBER", number).replace(
         "PACK",
         &format!(
             "float* const piece = acc + c * (CHUNK / 2) + q * 8;
-{finish}                unsigned p[4];
+{steps_of_eight}                unsigned p[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {{
                     asm(\"cvt.rn.{pack}.f32 %0, %1, %2;\" : \"=r\"(p[i]) : \"f\"(piece[2 * i + 1]), \"f\"(piece[2 * i]));
                 }}"
         ),
     );
-    let end = if config.runs {
+    format!(
+        "{watch}{own_rows}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < PIECE / CHUNK; ++c) {{
+{store}{repair}"
+    )
+}
+
+/// What a multiplying warpgroup does at last.
+pub(super) fn end(config: &KernelConfig) -> &'static str {
+    if config.runs {
         "    // Shared memory must last until it is read, and the results be there when the kernel ends.
     if (threadIdx.x % 128 == 0) boxes_written();
 "
     } else {
         ""
-    };
-    format!(
-        "{watch}{own_rows}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
-#pragma unroll
-        for (int c = 0; c < PIECE / CHUNK; ++c) {{
-{store}{repair}    }}
-{end}"
-    )
+    }
 }
 
 /// Each warp its 16 rows, 16 bytes a lane.
@@ -541,7 +555,7 @@ fn store_rows() -> &'static str {
 fn store_runs() -> &'static str {
     "            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
             buffer ^= 1;
-            if (c >= 2) {
+            if (NUMBER >= 2) {
                 // The box before the last has left this buffer.
                 if (threadIdx.x % 128 == 0) boxes_read<1>();
                 group_sync(group);
@@ -553,7 +567,7 @@ fn store_runs() -> &'static str {
             }
             fence_async();
             group_sync(group);
-            if (threadIdx.x % 128 == 0 && numbers >= 0) store_box(y_map, numbers, m0 + c * CHUNK, box);
+            if (threadIdx.x % 128 == 0) store_box(y_map, numbers, m0 + c * CHUNK, box, numbers >= 0);
         }
 "
 }

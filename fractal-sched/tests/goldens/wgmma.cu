@@ -1,7 +1,7 @@
 // tw:128 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 128);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// wgmma f16: 128 rows x 256 tokens x 64 columns, 4 stages, 384 threads, 230528 bytes of shared memory, vectors of 8 | + bias0[n] | gelu
+// wgmma f16: 128 rows x 256 tokens x 64 columns, 4 stages, 384 threads, 230656 bytes of shared memory, vectors of 8 | + bias0[n] | gelu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -281,7 +281,7 @@ gemm_wgmma_f16_128x256x64_runs(
             }
             fence_async();
             group_sync(group);
-            if (threadIdx.x % 128 == 0 && numbers >= 0) store_box(y_map, numbers, m0 + c * CHUNK, box);
+            if (threadIdx.x % 128 == 0) store_box(y_map, numbers, m0 + c * CHUNK, box, numbers >= 0);
         }
     }
     // Shared memory must last until it is read, and the results be there when the kernel ends.

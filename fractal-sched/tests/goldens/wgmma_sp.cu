@@ -3,7 +3,7 @@
 //   let k4 = skip(k, per = (n2), keep = 50%);
 //   let (k5, k6) = split(k4, 4);
 //   let k7 = skip(k6, per = (n2, n3, k5), keep = 2 of 4);
-// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 187520 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
+// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 187648 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"

@@ -1,7 +1,7 @@
 // tw:64 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 64);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// wgmma f16: 64 rows x 256 tokens x 64 columns, 3 stages, 384 threads, 156800 bytes of shared memory, vectors of 8, 2 blocks a tile
+// wgmma f16: 64 rows x 256 tokens x 64 columns, 3 stages, 384 threads, 156928 bytes of shared memory, vectors of 8, 2 blocks a tile
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"

@@ -50,11 +50,14 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
 struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
-// A box from shared memory to (row, column) of the map's matrix; what lies beyond its ends is not written.
-__device__ __forceinline__ void store_box(const TensorMap& map, int row, int column, unsigned from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
-                 "r"(row), "r"(from)
-                 : "memory");
+// A box from shared memory to (row, column) of the map's matrix, if `there` is one; what lies beyond the matrix's ends is not
+// written. Boxes are counted by `boxes_read`, those that are none, too.
+__device__ __forceinline__ void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
+    if (there) {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
+                     "r"(row), "r"(from)
+                     : "memory");
+    }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // Waits until all but PENDING of this thread's boxes have been read from shared memory.
@@ -68,6 +71,9 @@ __device__ __forceinline__ void boxes_written() { asm volatile("cp.async.bulk.wa
 __device__ __forceinline__ void group_sync(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
+// Two warpgroups in turn: what one does after `take_turn` follows what the other did before `pass_turn`.
+__device__ __forceinline__ void take_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(group + 3) : "memory"); }
+__device__ __forceinline__ void pass_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory"); }
 // 16 bytes to a shared address.
 __device__ __forceinline__ void copy_chunk(unsigned to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

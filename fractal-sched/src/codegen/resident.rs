@@ -1,0 +1,245 @@
+//! `wgmma` with few kept columns: the weights of a tile of 128 rows stay in shared memory while the block goes over
+//! the tokens.
+//!
+//! The two multiplying warpgroups take token tiles in turn, each all 128 rows, so that one stores its results while the
+//! other multiplies. Stages hold X alone. A block has items that follow one another, tile by tile, so that it changes
+//! weights seldom; that is announced by two barriers: the weights are there, and both warpgroups are done with the last.
+
+use super::KernelConfig;
+use super::wgmma;
+
+/// Constants, then everything between the signature and the end of the kernel.
+pub(super) fn constants(config: &KernelConfig) -> String {
+    format!(
+        "constexpr int RESIDENT = {};         // steps of W at most, all of them in shared memory\n",
+        config.resident
+    )
+}
+
+pub(super) fn body(config: &KernelConfig) -> String {
+    [place(), producer(), &consumer(config)].concat()
+}
+
+fn place() -> &'static str {
+    "    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
+    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
+    const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
+    const unsigned weights_there = empty + 8 * STAGES, weights_done = weights_there + 8;
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    // The next kernel of the stream may take multiprocessors as they become free.
+    dependents_may_start();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(full + 8 * s, 128);
+            barrier_init(empty + 8 * s, 4);
+        }
+        barrier_init(weights_there, 1);
+        barrier_init(weights_done, 8);
+        barrier_init_done();
+    }
+    __syncthreads();
+    // parallel for tile, mo: each block has items that follow one another.
+    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const long long items = (long long)tiles * token_tiles;
+    const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+
+"
+}
+
+fn producer() -> &'static str {
+    "    if (group == 2) {
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X, two at once, 16 lanes each.
+        const int sub = lane / 16;
+        const unsigned chunk = lane % 16 / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned row_chunks = m / 8;
+        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows. Offsets into X in units of 16 bytes,
+        // and a bit for each row that there is.
+        unsigned places[RESIDENT / 2], there[RESIDENT / 2];
+        int tile = -1, steps = 0, changes = 0, stage = 0;
+        unsigned phase = 0;
+        for (int item = from; item < to; ++item) {
+            if (item / token_tiles != tile) {
+                tile = item / token_tiles;
+                const int first = load_now(begin + tile);
+                steps = load_now(begin + tile + 1) - first;
+                int k[RESIDENT / 2];
+#pragma unroll
+                for (int i = 0; i < RESIDENT / 2; ++i) {
+                    const int step = i * 2 + lane / 16;
+                    k[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : -1;
+                }
+                if (warp == 0 && lane == 0) {
+                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
+                    barrier_expect(weights_there, steps * (W_STAGE * 2));
+                    for (int step = 0; step < steps; ++step) {
+                        bulk_copy(weights + step * (W_STAGE * 2), values + (size_t)(first + step) * W_STAGE, W_STAGE * 2, weights_there);
+                    }
+                }
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < RESIDENT / 2; ++i) {
+                    there[i] = __ballot_sync(0xffffffffu, k[i] >= 0);
+                    places[i] = k[i] < 0 ? 0 : k[i] * row_chunks;
+                }
+                // X is what the kernel before may have written.
+                if (changes == 0) dependency_wait();
+                ++changes;
+            }
+            const int m0 = item % token_tiles * TOKENS, token = m0 + lane % 16 * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+#pragma unroll
+            for (int u = 0; u < RESIDENT; ++u) {
+                if (u >= steps) break;
+                unsigned offset[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i) offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * 2 + sub);
+                const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+                barrier_wait(empty + 8 * stage, phase ^ 1);
+                const unsigned at = base + stage * STAGE_BYTES + chunk;
+                if (here == 0xffffu && m0 + TOKENS <= m) {
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + offset[i]);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) {
+                        const bool kept = token < m && here >> (i * 2 + sub) & 1;
+                        copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + (kept ? offset[i] : 0), kept);
+                    }
+                }
+                barrier_arrive_after_copies(full + 8 * stage);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
+                }
+            }
+        }
+        // No copy may be under way when the block ends.
+        asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
+        return;
+    }
+
+"
+}
+
+fn consumer(config: &KernelConfig) -> String {
+    let own_staging = if config.runs {
+        "    // Two buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+    int buffer = 0;
+"
+    } else {
+        "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n"
+    };
+    let claim = if config.runs {
+        "        // Both buffers are free again long before they are needed.
+        if (threadIdx.x % 128 == 0) boxes_read<0>();
+        group_sync(group);
+"
+    } else {
+        ""
+    };
+    let declared: String = (0..config.biases()).map(|b| format!("    float bias{b}_rows[4];\n")).collect();
+    let fetched: String = (0..config.biases())
+        .map(|b| format!("                bias{b}_rows[h] = load_now(bias{b} + (n_row < 0 ? 0 : n_row));\n"))
+        .collect();
+    let biases = if fetched.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "#pragma unroll
+            for (int h = 0; h < 4; ++h) {{
+                const int n_row = __shfl_sync(0xffffffffu, tile_rows[h / 2], lane / 4 + h % 2 * 8);
+{fetched}            }}
+"
+        )
+    };
+    let here: String = (0..config.biases())
+        .map(|b| {
+            format!(
+                "            const float bias{b}_here[2] = {{bias{b}_rows[half * 2], bias{b}_rows[half * 2 + 1]}};\n"
+            )
+        })
+        .collect();
+    let (finish, end) = (wgmma::finish(config, "half * (PIECE / CHUNK) + c"), wgmma::end(config));
+    format!(
+        "    take_registers<216>();
+    int stage = 0;
+    unsigned phase = 0;
+    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long ws = descriptor(weights, 16, 1024);
+{own_staging}    // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
+    int tile = -1, steps = 0, changes = 0, tile_rows[2];
+{declared}    bool changed = false;
+    dependency_wait();
+    if (group == 1) pass_turn(1);
+    for (int item = from; item < to; ++item) {{
+        if (item / token_tiles != tile) {{
+            // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
+            if (changed) barrier_wait(weights_there, (changes - 1) & 1);
+            if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
+            tile = item / token_tiles;
+            steps = load_now(begin + tile + 1) - load_now(begin + tile);
+            tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
+            tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
+{biases}            changed = true;
+            ++changes;
+        }}
+        if ((item - from) % 2 != group) {{
+            // The other warpgroup's stages.
+            phase ^= (stage + steps) / STAGES & 1;
+            stage = (stage + steps) % STAGES;
+            continue;
+        }}
+        if (changed) barrier_wait(weights_there, (changes - 1) & 1);
+        changed = false;
+        const int m0 = item % token_tiles * TOKENS;
+        // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
+        take_turn(group);
+        // The first multiplication sets them.
+        float upper[TOKENS / 2], lower[TOKENS / 2];
+        int previous = 0;
+        for (int step = 0; step < steps; ++step) {{
+            barrier_wait(full + 8 * stage, phase);
+            fence_async();
+            wgmma_begin();
+#pragma unroll
+            for (int depth = 0; depth < STEP / 16; ++depth) {{
+                const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);
+                const unsigned long long b = advance(xs, stage * STAGE_BYTES + depth * 2048);
+                multiply(upper, w, b, step > 0 || depth > 0);
+                multiply(lower, advance(w, 64 * 128), b, step > 0 || depth > 0);
+            }}
+            wgmma_commit();
+            if (step + 1 == steps) pass_turn(group);
+            // The step before is done: its stage may be filled again.
+            wgmma_wait<1>();
+            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {{
+                stage = 0;
+                phase ^= 1;
+            }}
+        }}
+{claim}        wgmma_wait<0>();
+        if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 2; ++i) {{
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile(\"\" : \"+f\"(upper[i]), \"+f\"(lower[i])::\"memory\");
+        }}
+        if (steps == 0) {{
+            pass_turn(group);
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; ++i) upper[i] = lower[i] = 0.0f;
+        }}
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {{
+            float (&acc)[TOKENS / 2] = half == 0 ? upper : lower;
+            const int numbers = tile_rows[half];
+{here}{finish}        }}
+    }}
+{end}"
+    )
+}
