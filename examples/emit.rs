@@ -92,7 +92,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     };
     let weight = Tensor::from_f32(dtype, n, k, &(0..n * k).map(|_| random()).collect::<Vec<_>>())?;
     let (least, tables) = plan.lay_out(&prune(&pattern, &weight, &Magnitude)?)?;
-    let config = plan.choose(&TableShape::new(&least, &tables, n), m, Gpu::H200);
+    let config = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200);
     print!("{}", plan.source(&config)?.text);
     Ok(())
 }

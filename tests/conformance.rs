@@ -129,7 +129,7 @@ fn each_family_of_kernels_has_a_case() {
         let pruned = prune(&pattern, &w, &Magnitude).expect("a pattern prunes its own shape");
         let plan = KernelPlan::new(&gemm(&pattern, dtype, case), 90).expect("it is planned");
         let (least, tables) = plan.lay_out(&pruned).expect("it is laid out");
-        let name = plan.choose(&TableShape::new(&least, &tables, n), m, Gpu::H200).name();
+        let name = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200).name();
         assert!(name.contains(expected), "{text} {dtype} {n}/{k}/{m} runs {name}, expected {expected}");
     }
 }

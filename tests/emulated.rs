@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "the conformance suite uses the rest")]
 mod support;
 
-use fractal::cuda::KernelPlan;
+use fractal::cuda::{KernelPlan, TableShape, Traits};
 use fractal::dsl::EpilogueOp;
 use fractal::sched::codegen::{HEADERS, KernelConfig, Parameter, parameters};
 use fractal::{DType, Gemm, Magnitude, Tensor, prune};
@@ -34,6 +34,8 @@ struct Case {
     epilogue: &'static [&'static str],
     /// Whether X holds infinities.
     infinite: bool,
+    /// Whether rows of X come one by one though columns follow one another.
+    rows_of_x: bool,
 }
 
 const CASES: &[Case] = &[
@@ -45,6 +47,10 @@ const CASES: &[Case] = &[
     case("tw:128", DType::F16, (140, 900, 72), 128, 2, &["bias"]),
     case("shfl-vw:32", DType::BF16, (300, 260, 136), 128, 4, &["bias"]),
     Case { infinite: true, ..case("ew", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
+    case("bw:128x32", DType::F16, (200, 800, 136), 128, 2, &["bias"]),
+    case("bw:64x16", DType::BF16, (130, 500, 392), 256, 1, &["relu"]),
+    Case { rows_of_x: true, ..case("bw:128x64", DType::F16, (200, 640, 136), 128, 1, &[]) },
+    Case { rows_of_x: true, ..case("2:4", DType::F16, (200, 300, 72), 64, 1, &[]) },
     case("tvw:128", DType::F16, (260, 1030, 136), 128, 1, &["bias", "residual"]),
     case("vnm:64", DType::BF16, (130, 520, 264), 256, 1, &[]),
     case("2:4", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
@@ -71,7 +77,7 @@ const fn case(
     split: usize,
     epilogue: &'static [&'static str],
 ) -> Case {
-    Case { pattern, dtype, shape, tokens, split, resident: false, epilogue, infinite: false }
+    Case { pattern, dtype, shape, tokens, split, resident: false, epilogue, infinite: false, rows_of_x: false }
 }
 
 #[test]
@@ -115,7 +121,8 @@ fn check(case: &Case, compiler: &str) {
     let pruned = prune(&pattern, &w, &Magnitude).unwrap();
     let plan = KernelPlan::new(&Gemm::new(pattern.clone(), dtype).with_epilogue(&steps), 90).unwrap();
     let (least, tables) = plan.lay_out(&pruned).unwrap();
-    let traits = [tables.runs(least.rows, n), least.stored_zeros];
+    let found = TableShape::new(&least, &tables, [n, k]).traits;
+    let traits = if case.rows_of_x { Traits { column_run: 0, ..found } } else { found };
     let longest = tables.begin.windows(2).map(|tile| (tile[1] - tile[0]) as usize).max().unwrap();
     let config = if case.resident {
         plan.resident_config(least.rows, traits, longest)
@@ -129,7 +136,7 @@ fn check(case: &Case, compiler: &str) {
     let grid = if split > 1 { items * split } else { items.min(3) };
     let words = |v: &[i32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let operands: Vec<Vec<u8>> = vec![
-        words(&[n as i32, m as i32, tables.blocks() as i32, 2, grid as i32]),
+        words(&[n as i32, m as i32, tables.blocks() as i32, 2, grid as i32, k as i32]),
         halves(dtype, &x.to_f32()),
         halves(dtype, &tables.values),
         words(&tables.positions.iter().map(|&p| p as i32).collect::<Vec<_>>()),
@@ -193,7 +200,8 @@ fn run(
     let argument = |parameter: &Parameter| match parameter {
         Parameter::X => "(const T*)x.data()",
         Parameter::Y => "(T*)y.data()",
-        Parameter::YMap => "TensorMap{y.data(), sizes[0], sizes[1], CHUNK}",
+        Parameter::XMap => "TensorMap{x.data(), sizes[5], sizes[1], RUN, 64}",
+        Parameter::YMap => "TensorMap{y.data(), sizes[0], sizes[1], 64, CHUNK}",
         Parameter::Values => "(const T*)values.data()",
         Parameter::Positions => "(const unsigned*)positions.data()",
         Parameter::Columns => "(const int*)columns.data()",

@@ -4,7 +4,7 @@ use fractal_dsl::pattern::Named;
 use fractal_dsl::{DType, Intrinsic, Layout, Program};
 use fractal_runtime::Gemm;
 use fractal_runtime::cuda::testing::compiler_or_skip;
-use fractal_runtime::cuda::{Arch, KernelPlan, Multiplications, Options, source_of};
+use fractal_runtime::cuda::{Arch, KernelPlan, Multiplications, Options, Traits, source_of};
 use fractal_sched::EpilogueStep;
 use fractal_sched::codegen::{Decode, KernelConfig, Provenance, emit, emit_transpose};
 use std::sync::Mutex;
@@ -37,6 +37,8 @@ fn the_instruction_follows_from_pattern_and_type() {
     assert_eq!(old.intrinsic(), Intrinsic::Ffma, "before sm_80 there are CUDA cores only");
 }
 
+const RUNS: Traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
+
 #[test]
 fn a_kernel_cites_the_statements_of_its_program() {
     let program = Program::parse(
@@ -48,7 +50,7 @@ fn a_kernel_cites_the_statements_of_its_program() {
     )
     .unwrap();
     let plan = KernelPlan::new(&Gemm::of(&program, 512, 256).unwrap(), 90).unwrap();
-    let config = plan.hopper_config(128, [true, false], 128, 1).unwrap();
+    let config = plan.hopper_config(128, RUNS, 128, 1).unwrap();
     let text = plan.source(&config).unwrap().text;
     let cited: Vec<&str> = text.lines().take(5).collect();
     assert_eq!(
@@ -112,11 +114,15 @@ fn configs() -> Vec<KernelConfig> {
         &[bias, EpilogueStep::Gelu, residual],
         &[bias, EpilogueStep::Gelu, residual, EpilogueStep::Residual(1)],
     ];
+    let traits = [
+        RUNS,
+        Traits { column_run: 16, ..RUNS },
+        Traits { runs: false, ..RUNS },
+        Traits { stored_zeros: true, ..RUNS },
+        Traits { stored_zeros: true, column_run: 64, ..RUNS },
+    ];
     for (name, dtype) in [("tw:128", DType::F16), ("2:4", DType::BF16)] {
-        for (rows, traits) in [64, 128]
-            .into_iter()
-            .flat_map(|rows| [[true, false], [false, false], [false, true]].map(|traits| (rows, traits)))
-        {
+        for (rows, traits) in [64, 128].into_iter().flat_map(|rows| traits.map(|traits| (rows, traits))) {
             for config in plan(name, dtype).hopper_configs(rows, traits) {
                 for epilogue in epilogues.iter().chain(&crowded) {
                     let config = KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() };
@@ -126,11 +132,12 @@ fn configs() -> Vec<KernelConfig> {
         }
     }
     // The other type differs in its conversions alone.
-    let config = plan("tw:128", DType::BF16).hopper_config(128, [true, false], 256, 1).expect("it fits");
+    let config = plan("tw:128", DType::BF16).hopper_config(128, RUNS, 256, 1).expect("it fits");
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
     for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
         for (at, epilogue) in epilogues.into_iter().enumerate() {
-            let config = plan("tw:128", dtype).resident_config(128, [at % 2 == 0, false], steps).expect("it fits");
+            let traits = Traits { runs: at % 2 == 0, column_run: [0, 64, 8][at % 3], ..RUNS };
+            let config = plan("tw:128", dtype).resident_config(128, traits, steps).expect("it fits");
             configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() });
             configs.push(KernelConfig { epilogue: epilogue.to_vec(), runs: !config.runs, ..config });
         }

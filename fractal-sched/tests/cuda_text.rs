@@ -21,6 +21,7 @@ fn generated_kernels_are_as_before() {
         division: Some(Division { rows: 128, warp: (64, 32), groups: 1, columns: 32 }),
         output: Layout::FeatureMajor,
         runs: false,
+        column_run: 0,
         stored_zeros: false,
         epilogue: vec![],
     };
@@ -80,13 +81,14 @@ fn generated_kernels_are_as_before() {
         ),
         (
             "wgmma_resident",
-            "tw:128",
+            "bw:128x64",
             0.25,
             KernelConfig {
                 intrinsic: Intrinsic::Wgmma,
                 stages: 8,
                 resident: 4,
                 runs: true,
+                column_run: 64,
                 epilogue: residual.clone(),
                 ..half.clone()
             },
@@ -132,6 +134,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         division: None,
         output: Layout::FeatureMajor,
         runs: false,
+        column_run: 0,
         stored_zeros: false,
         epilogue: vec![],
     };

@@ -246,9 +246,24 @@ inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned ad
 }
 
 struct TensorMap {
-    unsigned char* y;
-    int rows, columns, box;
+    unsigned char* matrix;
+    int rows, columns, box_rows, box;
 };
+inline void load_box(const TensorMap& map, int row, int column, unsigned to, unsigned address) {
+    if (to % 1024 || map.box != 64) emulated::fault("a box of X out of place");
+    for (int r = 0; r < map.box_rows; ++r) {
+        for (int c = 0; c < map.box; ++c) {
+            const unsigned at = to + r * 128 + c * 2;
+            unsigned char* place = shared(at ^ (((at >> 7) & 7) << 4), 2);
+            const bool there = row + r < map.rows && column + c < map.columns;
+            there ? memcpy(place, map.matrix + ((size_t)(row + r) * map.columns + column + c) * 2, 2) : memset(place, 0, 2);
+        }
+    }
+    std::lock_guard lock(block->mutex);
+    emulated::Barrier& barrier = barrier_at(address);
+    barrier.bytes -= map.box_rows * map.box * 2;
+    settle(barrier);
+}
 inline void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
     emulated::boxes.push_back([=, owner = block] {
         if (!there) return;
@@ -256,7 +271,7 @@ inline void store_box(const TensorMap& map, int row, int column, unsigned from, 
         for (int r = 0; r < 64 && row + r < map.rows; ++r) {
             for (int c = 0; c < map.box && column + c < map.columns; ++c) {
                 const unsigned at = from + r * span + c * 2;
-                memcpy(map.y + ((size_t)(row + r) * map.columns + column + c) * 2,
+                memcpy(map.matrix + ((size_t)(row + r) * map.columns + column + c) * 2,
                        owner->shared.data() + (at ^ (((at >> 7) & mask) << 4)), 2);
             }
         }

@@ -91,6 +91,8 @@ struct Call {
     kernel: Kernel,
     /// Tokens of a box of Y, where the copy engine stores it.
     chunk: usize,
+    /// Rows of a box of X, where the copy engine brings it.
+    column_run: usize,
     /// Layout of what the kernel writes.
     output: Layout,
     parameters: Vec<Parameter>,
@@ -162,7 +164,7 @@ pub fn download_tensor(
 impl CudaWeight {
     fn new(plan: Arc<KernelPlan>, device: &CudaDevice, stream: Stream, weight: &Pruned) -> Result<CudaWeight, Error> {
         let (config, tables) = plan.lay_out(weight)?;
-        let shape = TableShape::new(&config, &tables, plan.pattern.n());
+        let shape = TableShape::new(&config, &tables, [plan.pattern.n(), plan.pattern.k()]);
         let DeviceTiles { columns, begin, rows: row_list, values, positions, waste } = &tables;
         let sparse = plan.intrinsic == Intrinsic::MmaSp;
         Ok(CudaWeight {
@@ -252,6 +254,7 @@ impl CudaWeight {
         let call = Arc::new(Call {
             kernel: self.kernel_for(&config)?,
             chunk: if config.runs { config.chunk() } else { 0 },
+            column_run: config.column_run,
             output: config.output,
             parameters: parameters(&config),
             shape: LaunchShape {
@@ -270,16 +273,21 @@ impl CudaWeight {
         Ok(Arc::clone(calls.entry(m).or_insert(call)))
     }
 
-    /// Y for the copy engine: boxes of 64 rows and `chunk` tokens.
-    fn y_map(&self, y: &Buffer, m: usize, chunk: usize) -> Result<TensorMap, CudaError> {
+    /// X or Y, of so many rows and m tokens, for the copy engine: boxes of `rows` rows and `tokens` tokens.
+    fn map(
+        &self,
+        matrix: &Buffer,
+        [rows, m]: [usize; 2],
+        [box_rows, box_tokens]: [usize; 2],
+    ) -> Result<TensorMap, CudaError> {
         let element = if self.plan.gemm.dtype() == DType::F16 { Element::F16 } else { Element::Bf16 };
-        let swizzle = match chunk {
+        let swizzle = match box_tokens {
             16 => Swizzle::B32,
             32 => Swizzle::B64,
             _ => Swizzle::B128,
         };
-        let (n, m) = (self.plan.pattern.n() as u64, m as u64);
-        TensorMap::matrix(y, element, [n, m], m, [64, chunk as u32], swizzle)
+        let shape = [rows as u64, m as u64];
+        TensorMap::matrix(matrix, element, shape, m as u64, [box_rows as u32, box_tokens as u32], swizzle)
     }
 
     /// `turned[columns, rows] = matrix[rows, columns]`.
@@ -365,10 +373,15 @@ impl CudaWeight {
             (Some(stream.alloc(n * m * element)?), inputs.residual.iter().map(turned).collect::<Result<_, _>>()?)
         };
         let y = other.as_ref().unwrap_or(inputs.y);
-        let map = if call.chunk > 0 { Some(self.y_map(y, m, call.chunk)?) } else { None };
+        let x = turned.as_ref().unwrap_or(inputs.x);
+        let map = |matrix, rows, boxes: [usize; 2]| {
+            if boxes.contains(&0) { Ok(None) } else { self.map(matrix, [rows, m], boxes).map(Some) }
+        };
+        let (x_map, y_map) = (map(x, k, [call.column_run, 64])?, map(y, n, [64, call.chunk])?);
         let argument = |parameter: &Parameter| match *parameter {
-            Parameter::YMap => map.as_ref().map_or(Arg::Buffer(y), Arg::TensorMap),
-            Parameter::X => Arg::Buffer(turned.as_ref().unwrap_or(inputs.x)),
+            Parameter::XMap => x_map.as_ref().map_or(Arg::Buffer(x), Arg::TensorMap),
+            Parameter::YMap => y_map.as_ref().map_or(Arg::Buffer(y), Arg::TensorMap),
+            Parameter::X => Arg::Buffer(x),
             Parameter::Y => Arg::Buffer(y),
             Parameter::Values => Arg::Buffer(&self.values),
             Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),

@@ -87,7 +87,7 @@ pub fn cheapest(
 mod tests {
     use super::*;
     use crate::Gemm;
-    use crate::cuda::KernelPlan;
+    use crate::cuda::{KernelPlan, Traits};
     use fractal_dsl::DType;
     use fractal_dsl::pattern::Named;
 
@@ -98,7 +98,7 @@ mod tests {
         let rows = if n <= 64 { 64 } else { 128 };
         let longest = (k / 4).div_ceil(64);
         let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
-        let traits = [true, false];
+        let traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
         let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
         cheapest(configs, load, m, 132).unwrap().name()
     }

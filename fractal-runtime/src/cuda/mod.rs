@@ -68,7 +68,7 @@ pub use graph::{Graph, GraphKernel};
 pub use launch::{Arg, Kernel, LaunchShape};
 pub use memory::Buffer;
 pub use nvrtc::{Compiler, Options, Source};
-pub use plan::{KernelPlan, TableShape};
+pub use plan::{KernelPlan, TableShape, Traits};
 pub use stream::{Event, Stream};
 pub use target::{Arch, Version};
 pub use tensor_map::{Element, Swizzle, TensorMap};

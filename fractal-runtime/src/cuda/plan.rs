@@ -18,6 +18,9 @@ use fractal_sched::{Form, LoopIr};
 /// Up to so many tokens, `wgmma`'s tiles are too wide.
 const DECODE_TOKENS: usize = 32;
 
+/// Boxes of X a step, at most.
+const MOST_BOXES: usize = 32;
+
 /// What is chosen for a GEMM before there is a weight.
 #[derive(Clone, Debug)]
 pub struct KernelPlan {
@@ -91,6 +94,7 @@ impl KernelPlan {
             division: None,
             output: self.gemm.output(),
             runs: false,
+            column_run: 0,
             stored_zeros,
             epilogue: self.gemm.steps().to_vec(),
         }
@@ -116,33 +120,30 @@ impl KernelPlan {
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
     /// stages as fit. It reads and writes features first; a call turns what lies the other way.
-    /// `runs`: the rows of each 64 of a tile follow one another; `stored_zeros`: tiles store zeros of dropped weights.
-    pub fn hopper_config(
-        &self,
-        rows: usize,
-        [runs, stored_zeros]: [bool; 2],
-        tokens: usize,
-        split: usize,
-    ) -> Option<KernelConfig> {
+    pub fn hopper_config(&self, rows: usize, traits: Traits, tokens: usize, split: usize) -> Option<KernelConfig> {
         let intrinsic = match self.intrinsic {
             Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
             Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
             _ => return None,
         };
-        let base = KernelConfig { output: Layout::FeatureMajor, ..self.config(rows, stored_zeros, tokens, 8) };
-        let with = |stages| KernelConfig { intrinsic, stages, split, runs: runs && !stored_zeros, ..base.clone() };
+        let base = KernelConfig { output: Layout::FeatureMajor, ..self.config(rows, traits.stored_zeros, tokens, 8) };
+        let runs = traits.runs && !traits.stored_zeros;
+        // The copy engine takes about 20 cycles a box.
+        let boxes = tokens / 64 * (64 / traits.column_run.max(1));
+        let column_run = if boxes <= MOST_BOXES { traits.column_run } else { 0 };
+        let with = |stages| KernelConfig { intrinsic, stages, split, runs, column_run, ..base.clone() };
         (3..=6).rev().map(with).find(|config| config.check().is_ok())
     }
 
-    /// Every Hopper configuration on tables of so many rows; `traits` as in [`KernelPlan::hopper_config`].
-    pub fn hopper_configs(&self, rows: usize, traits: [bool; 2]) -> impl Iterator<Item = KernelConfig> + '_ {
+    /// Every Hopper configuration on tables of so many rows.
+    pub fn hopper_configs(&self, rows: usize, traits: Traits) -> impl Iterator<Item = KernelConfig> + '_ {
         [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
             [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
         })
     }
 
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
-    pub fn resident_config(&self, rows: usize, traits: [bool; 2], steps: usize) -> Option<KernelConfig> {
+    pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
         let base = self.hopper_config(rows, traits, 128, 1)?;
         let (resident, stages) = if steps <= 4 { (4, 8) } else { (8, 4) };
         let config = KernelConfig { resident, stages, ..base };
@@ -166,10 +167,9 @@ impl KernelPlan {
 
     /// The kernel that runs for m tokens on such tables on a GPU: the one with the least expected time. Needs no GPU.
     pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> KernelConfig {
-        let &TableShape { rows, stored_zeros, runs, load, .. } = tables;
+        let &TableShape { rows, traits, load, .. } = tables;
         let dtype = self.gemm.dtype();
         if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            let traits = [runs, stored_zeros];
             // Its blocks share items evenly, not steps.
             let resident = if load.is_uneven() { None } else { self.resident_config(rows, traits, load.longest) };
             let configs = self.hopper_configs(rows, traits).chain(resident);
@@ -180,7 +180,7 @@ impl KernelPlan {
         let vector =
             (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
         if self.intrinsic == Intrinsic::Ffma {
-            let kernels = self.ffma_configs(rows, stored_zeros, vector);
+            let kernels = self.ffma_configs(rows, traits.stored_zeros, vector);
             if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
                 return config;
             }
@@ -195,14 +195,14 @@ impl KernelPlan {
                 _ => 16,
             };
             let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
-            self.decode_config(rows, stored_zeros, tokens, vector, Decode { slab, warps })
+            self.decode_config(rows, traits.stored_zeros, tokens, vector, Decode { slab, warps })
         });
         // Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
         let choices = [128usize, 64, 32, 16];
         let fits = |tokens: usize| tokens < 2 * m.max(1) && load.tiles * m.div_ceil(tokens) >= gpu.sms;
         let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
         let tokens = choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least);
-        few.unwrap_or_else(|| self.config(rows, stored_zeros, tokens, vector))
+        few.unwrap_or_else(|| self.config(rows, traits.stored_zeros, tokens, vector))
     }
 
     /// The source of a configuration.
@@ -277,28 +277,40 @@ fn groups_of_four(stmts: &[Stmt]) -> bool {
     })
 }
 
+/// What a weight's tables have that Hopper's kernels can make use of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Whether the rows of each 64 of a tile follow one another.
+    pub runs: bool,
+    /// Whether tiles store zeros of dropped weights.
+    pub stored_zeros: bool,
+    /// Columns that follow one another, in all groups of so many: 64, 32, 16, 8, or 0.
+    pub column_run: usize,
+}
+
 /// What the choice of a kernel depends on in a weight's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableShape {
     /// Rows a tile.
     pub rows: usize,
-    /// Whether zeros of dropped weights are stored.
-    pub stored_zeros: bool,
-    /// Whether the rows of each 64 of a tile follow one another.
-    pub runs: bool,
+    /// What else kernels can make use of.
+    pub traits: Traits,
     /// Kept columns of all tiles, in whole steps.
     pub columns: usize,
     pub(super) load: Load,
 }
 
 impl TableShape {
-    /// Of tables laid out for `config`, of a weight of `n` rows.
-    pub fn new(config: &KernelConfig, tables: &DeviceTiles, n: usize) -> TableShape {
+    /// Of tables laid out for `config`, of a weight of `n` rows and `k` columns.
+    pub fn new(config: &KernelConfig, tables: &DeviceTiles, [n, k]: [usize; 2]) -> TableShape {
         let steps = |tile: &[i32]| (tile[1] - tile[0]) as usize;
         TableShape {
             rows: config.rows,
-            stored_zeros: config.stored_zeros,
-            runs: tables.runs(config.rows, n),
+            traits: Traits {
+                runs: tables.runs(config.rows, n),
+                stored_zeros: config.stored_zeros,
+                column_run: tables.column_run(k),
+            },
             columns: tables.columns.len(),
             load: Load {
                 tiles: tables.blocks(),

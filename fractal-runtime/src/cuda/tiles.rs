@@ -42,6 +42,19 @@ impl DeviceTiles {
         })
     }
 
+    /// The largest of 64, 32, 16 and 8 for which the columns of every group of so many follow one another, of a weight of `k`
+    /// columns: a group may be nothing, or end where the weight ends. 0 if there is none.
+    pub fn column_run(&self, k: usize) -> usize {
+        let follow = |group: &[i32]| {
+            let there = group.iter().take_while(|&&c| c != NOTHING).count();
+            let first = group[0] as usize;
+            group[..there].iter().enumerate().all(|(i, &c)| c as usize == first + i)
+                && group[there..].iter().all(|&c| c == NOTHING)
+                && (there == group.len() || there == 0 || first + there == k)
+        };
+        [64, 32, 16, 8].into_iter().find(|&run| self.columns.chunks(run).all(follow)).unwrap_or(0)
+    }
+
     /// Bytes on the device with `element` bytes a value.
     pub fn bytes(&self, element: usize) -> usize {
         self.values.len() * element

@@ -38,6 +38,9 @@ pub struct KernelConfig {
     /// Whether the rows of each half of a tile follow one another in Y, so that Hopper's kernels leave stores to the copy
     /// engine.
     pub runs: bool,
+    /// Of Hopper's kernels: columns that follow one another in all groups of so many (8, 16, 32 or 64), so that the copy engine
+    /// brings X; 0 where rows of X come one by one.
+    pub column_run: usize,
     /// Whether tiles store zeros of elements that the pattern drops.
     pub stored_zeros: bool,
     /// What follows the multiplication.
@@ -167,6 +170,7 @@ impl KernelConfig {
         let intrinsic = self.intrinsic.name();
         let covered = if self.stored_zeros { "_covered" } else { "" };
         let runs = if self.runs { "_runs" } else { "" };
+        let boxes = if self.column_run > 0 { format!("_boxes{}", self.column_run) } else { String::new() };
         let resident = if self.resident > 0 { format!("_resident{}", self.resident) } else { String::new() };
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
         let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
@@ -175,7 +179,7 @@ impl KernelConfig {
             format!("{slab}_warp{}x{}_groups{}", d.warp.0, d.warp.1, d.groups)
         });
         format!(
-            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{resident}{runs}{covered}",
+            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{resident}{boxes}{runs}{covered}",
             self.dtype, self.rows, self.tokens, self.step
         )
     }
@@ -222,8 +226,8 @@ impl KernelConfig {
 
     fn check_family(&self) -> Result<(), String> {
         if let Some(decode) = self.decode {
-            if self.split != 1 || self.runs || self.division.is_some() {
-                return Err("decode: expected no split, runs or division beside it".into());
+            if self.split != 1 || self.runs || self.column_run > 0 || self.division.is_some() {
+                return Err("decode: expected no split, runs, boxes or division beside it".into());
             }
             return decode.check(self);
         }
@@ -257,8 +261,8 @@ impl KernelConfig {
         if !steps.contains(&self.step) {
             return wrong("step", "one that the instruction's depth divides", self.step);
         }
-        if self.split != 1 || self.runs || self.resident > 0 {
-            return wrong("split, runs, resident", "1, false, 0", self.split);
+        if self.split != 1 || self.runs || self.resident > 0 || self.column_run > 0 {
+            return wrong("split, runs, resident, column run", "1, false, 0, 0", self.split);
         }
         if !(2..=8).contains(&self.stages) {
             return wrong("stages", "2 to 8", self.stages);
@@ -301,6 +305,9 @@ impl KernelConfig {
             return Err(format!(
                 "resident: expected 0, 4 or 8, these with wgmma, 128 rows, 128 tokens, no split and no stored zeros, found {self}"
             ));
+        }
+        if ![0, 8, 16, 32, 64].contains(&self.column_run) {
+            return Err(format!("column run: expected 0, 8, 16, 32 or 64, found {}", self.column_run));
         }
         if !fits || !split || self.output != Layout::FeatureMajor || !(3..=8).contains(&self.stages) {
             return Err(format!(

@@ -29,6 +29,8 @@ pub enum Parameter {
     X,
     /// Y.
     Y,
+    /// X as a map of boxes for the copy engine: [`KernelConfig::column_run`] rows by 64 tokens.
+    XMap,
     /// Y as a map of boxes for the copy engine: 64 rows by [`KernelConfig::chunk`] tokens.
     YMap,
     /// Packed values, step by step.
@@ -58,6 +60,9 @@ pub enum Parameter {
 /// The parameters of a kernel.
 pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     let mut parameters = vec![Parameter::X, Parameter::Y];
+    if config.column_run > 0 {
+        parameters.push(Parameter::XMap);
+    }
     if config.runs {
         parameters.push(Parameter::YMap);
     }
@@ -82,6 +87,7 @@ fn declaration(parameter: Parameter) -> String {
     match parameter {
         Parameter::X => "const T* __restrict__ x".into(),
         Parameter::Y => "T* __restrict__ y".into(),
+        Parameter::XMap => "const __grid_constant__ TensorMap x_map".into(),
         Parameter::YMap => "const __grid_constant__ TensorMap y_map".into(),
         Parameter::Values => "const T* __restrict__ values".into(),
         Parameter::Positions => "const unsigned* __restrict__ positions".into(),

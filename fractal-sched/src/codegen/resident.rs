@@ -6,7 +6,7 @@
 //! weights seldom; that is announced by two barriers: the weights are there, and both warpgroups are done with the last.
 
 use super::KernelConfig;
-use super::wgmma;
+use super::wgmma::{self, LOAD_BOXES};
 
 /// Constants, then everything between the signature and the end of the kernel.
 pub(super) fn constants(config: &KernelConfig) -> String {
@@ -17,10 +17,11 @@ pub(super) fn constants(config: &KernelConfig) -> String {
 }
 
 pub(super) fn body(config: &KernelConfig) -> String {
-    [place(), producer(), &consumer(config)].concat()
+    let producer = if config.column_run > 0 { box_producer() } else { producer() };
+    [place(config), producer, consumer(config)].concat()
 }
 
-fn place() -> &'static str {
+fn place(config: &KernelConfig) -> String {
     "    extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
@@ -31,7 +32,7 @@ fn place() -> &'static str {
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128);
+            barrier_init(full + 8 * s, ARRIVALS);
             barrier_init(empty + 8 * s, 4);
         }
         barrier_init(weights_there, 1);
@@ -45,9 +46,68 @@ fn place() -> &'static str {
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
 
 "
+    .replace("ARRIVALS", &wgmma::full_arrivals(config, 0).to_string())
 }
 
-fn producer() -> &'static str {
+/// A tile's weights, when both warpgroups are done with the last one's.
+const LOAD_WEIGHTS: &str = "                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
+                    barrier_expect(weights_there, steps * (W_STAGE * 2));
+                    for (int step = 0; step < steps; ++step) {
+                        bulk_copy(weights + step * (W_STAGE * 2), values + (size_t)(first + step) * W_STAGE, W_STAGE * 2, weights_there);
+                    }
+";
+
+fn box_producer() -> String {
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+        if (warp > 0) return;
+        // The first columns of a tile's groups: four steps a register, of a step eight lanes.
+        int starts[RESIDENT / 4];
+        int tile = -1, steps = 0, changes = 0, stage = 0;
+        unsigned phase = 0;
+        for (int item = from; item < to; ++item) {{
+            if (item / token_tiles != tile) {{
+                tile = item / token_tiles;
+                const int first = load_now(begin + tile);
+                steps = load_now(begin + tile + 1) - first;
+#pragma unroll
+                for (int i = 0; i < RESIDENT / 4; ++i) {{
+                    const int step = i * 4 + lane / 8, group = lane % 8;
+                    const bool there = step < steps && group < GROUPS;
+                    const int column = there ? load_now(columns + (size_t)(first + step) * STEP + group * RUN) : -1;
+                    starts[i] = column < 0 ? NOWHERE : column;
+                }}
+                if (lane == 0) {{
+{LOAD_WEIGHTS}                }}
+                __syncwarp();
+                // X is what the kernel before may have written.
+                if (changes == 0) dependency_wait();
+                ++changes;
+            }}
+            const int m0 = item % token_tiles * TOKENS;
+#pragma unroll
+            for (int u = 0; u < RESIDENT; ++u) {{
+                if (u >= steps) break;
+                const int column = __shfl_sync(0xffffffffu, starts[u / 4], u % 4 * 8 + lane % 8);
+                barrier_wait(empty + 8 * stage, phase ^ 1);
+                const unsigned xs = base + stage * STAGE_BYTES;
+                if (lane == 0) barrier_expect(full + 8 * stage, X_STAGE * 2);
+                __syncwarp();
+{LOAD_BOXES}                if (++stage == STAGES) {{
+                    stage = 0;
+                    phase ^= 1;
+                }}
+            }}
+        }}
+        return;
+    }}
+
+"
+    )
+}
+
+fn producer() -> String {
     "    if (group == 2) {
         give_registers<72>();
         // A warp copies 16 of a step's 64 rows of X, two at once, 16 lanes each.
@@ -71,12 +131,7 @@ fn producer() -> &'static str {
                     k[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : -1;
                 }
                 if (warp == 0 && lane == 0) {
-                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
-                    barrier_expect(weights_there, steps * (W_STAGE * 2));
-                    for (int step = 0; step < steps; ++step) {
-                        bulk_copy(weights + step * (W_STAGE * 2), values + (size_t)(first + step) * W_STAGE, W_STAGE * 2, weights_there);
-                    }
-                }
+LOAD_WEIGHTS                }
                 __syncwarp();
 #pragma unroll
                 for (int i = 0; i < RESIDENT / 2; ++i) {
@@ -121,6 +176,7 @@ fn producer() -> &'static str {
     }
 
 "
+    .replace("LOAD_WEIGHTS", LOAD_WEIGHTS)
 }
 
 fn consumer(config: &KernelConfig) -> String {
@@ -162,6 +218,8 @@ fn consumer(config: &KernelConfig) -> String {
             )
         })
         .collect();
+    // What ordinary copies brought is fenced.
+    let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
     let (finish, end) = (wgmma::finish(config, "half * (PIECE / CHUNK) + c"), wgmma::end(config));
     format!(
         "    take_registers<216>();
@@ -202,8 +260,7 @@ fn consumer(config: &KernelConfig) -> String {
         int previous = 0;
         for (int step = 0; step < steps; ++step) {{
             barrier_wait(full + 8 * stage, phase);
-            fence_async();
-            wgmma_begin();
+{fence}            wgmma_begin();
 #pragma unroll
             for (int depth = 0; depth < STEP / 16; ++depth) {{
                 const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);

@@ -65,6 +65,7 @@ mod tests {
                     division: None,
                     output: Layout::FeatureMajor,
                     runs: false,
+                    column_run: 0,
                     stored_zeros: false,
                     epilogue: vec![],
                 };

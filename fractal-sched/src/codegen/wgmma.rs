@@ -6,6 +6,9 @@
 //! the row's number differs from a dense kernel. Barriers say when a stage is full (copies of 128 threads and the bulk
 //! copy) and when it is empty (8 warps).
 //!
+//! Where columns follow one another in groups of 8 or more, one warp has the copy engine bring each group as a box of X, and
+//! barriers wait for its bytes alone.
+//!
 //! Few tiles: a cluster of `split` blocks shares the steps of a tile; then each block gets the sums of its part of the
 //! tokens from all, in the order of their ranks, through distributed shared memory.
 //!
@@ -38,7 +41,16 @@ pub(super) fn staging_bytes(config: &KernelConfig) -> usize {
 
 /// Constants of these kernels alone.
 pub(super) fn constants(config: &KernelConfig) -> String {
-    format!(
+    let boxes = match config.column_run {
+        0 => String::new(),
+        run => format!(
+            "constexpr int RUN = {run};             // columns that follow one another, a box of X
+constexpr int GROUPS = STEP / RUN;
+constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
+"
+        ),
+    };
+    let constants = format!(
         "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = {};
 constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
@@ -52,15 +64,16 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
         group_tokens(config),
         config.split,
         chunk(config),
-    )
+    );
+    constants + &boxes
 }
 
 /// Everything between the signature and the end of the kernel.
 pub(super) fn body(config: &KernelConfig) -> String {
     let finish = finish(config, "c");
     [
-        place(),
-        producer(config),
+        place(config),
+        if config.column_run > 0 { box_producer(config) } else { producer(config) },
         consumer(config),
         reduction(config).into(),
         finish,
@@ -113,7 +126,12 @@ __device__ __forceinline__ void multiply(
     )
 }
 
-fn place() -> String {
+/// Arrivals that make a stage full: the copy engine's bytes are announced by one thread, rows are copied by 128.
+pub(super) fn full_arrivals(config: &KernelConfig, weights: usize) -> usize {
+    if config.column_run > 0 { 1 } else { 128 + weights }
+}
+
+fn place(config: &KernelConfig) -> String {
     "    extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
@@ -123,7 +141,7 @@ fn place() -> String {
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128 + 1);
+            barrier_init(full + 8 * s, ARRIVALS);
             barrier_init(empty + 8 * s, 8);
         }
         barrier_init_done();
@@ -155,19 +173,29 @@ fn place() -> String {
     };
 
 "
-    .into()
+    .replace("ARRIVALS", &full_arrivals(config, 1).to_string())
 }
 
-fn producer(config: &KernelConfig) -> String {
-    let (w_bytes, positions) = if config.intrinsic == Intrinsic::WgmmaSp {
-        (
-            "W_STAGE * 2 + P_STAGE * 4",
-            "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
-        )
+/// What the copy engine brings of a step's weights.
+struct Weights {
+    bytes: &'static str,
+    positions: &'static str,
+}
+
+fn weights(config: &KernelConfig) -> Weights {
+    if config.intrinsic == Intrinsic::WgmmaSp {
+        Weights {
+            bytes: "W_STAGE * 2 + P_STAGE * 4",
+            positions: "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
+        }
     } else {
-        ("W_STAGE * 2", "")
-    };
-    let joined = if config.split > 1 {
+        Weights { bytes: "W_STAGE * 2", positions: "" }
+    }
+}
+
+/// The producer's part in the exchange of sums.
+fn joined(config: &KernelConfig) -> &'static str {
+    if config.split > 1 {
         "        // Where these copies went, other blocks put their sums: both meetings of the cluster are this warp's, too.
         __syncwarp();
         cluster_sync();
@@ -175,7 +203,73 @@ fn producer(config: &KernelConfig) -> String {
 "
     } else {
         ""
-    };
+    }
+}
+
+/// The boxes of one step: `column`, the tokens `m0`, the place `xs` and the stage are known.
+pub(super) const LOAD_BOXES: &str = "#pragma unroll
+                    for (int c = 0; c < TOKENS / 64; ++c) {
+                        if (lane < GROUPS) load_box(x_map, column, m0 + c * 64, xs + c * (STEP * 128) + lane * (RUN * 128), full + 8 * stage);
+                    }
+";
+
+fn box_producer(config: &KernelConfig) -> String {
+    let (Weights { bytes, positions }, joined) = (weights(config), joined(config));
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+        if (warp == 0) {{
+            // The first columns of the groups of four steps are fetched while the four before are copied: of a step, eight lanes.
+            auto fetch = [&](Range range, int step) {{
+                const int mine = range.first + step + lane / 8, group = lane % 8;
+                return mine < range.last && group < GROUPS ? load_now(columns + (size_t)mine * STEP + group * RUN) : -1;
+            }};
+            int stage = 0, turn = 0;
+            unsigned phase = 0;
+            Item item = fetch_item(0), coming = fetch_item(1);
+            Range range = part(item);
+            int far = fetch(range, 0);
+            // X is what the kernel before may have written.
+            dependency_wait();
+            for (; item.tile >= 0; ++turn) {{
+                const Range next = part(coming);
+                const int m0 = item.m0;
+                item = coming;
+                coming = fetch_item(turn + 2);
+                const int steps = range.last - range.first;
+                for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
+                    // Used before more is fetched: to wait for the one would be to wait for the other.
+                    const int near = far < 0 ? NOWHERE : far;
+                    far = ahead + 4 < steps ? fetch(range, ahead + 4) : fetch(next, 0);
+#pragma unroll
+                    for (int u = 0; u < 4; ++u) {{
+                        if (ahead + u >= steps) break;
+                        const int column = __shfl_sync(0xffffffffu, near, u * 8 + lane % 8);
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (lane == 0) {{
+                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
+                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+{positions}                        }}
+                        __syncwarp();
+{LOAD_BOXES}                        if (++stage == STAGES) {{
+                            stage = 0;
+                            phase ^= 1;
+                        }}
+                    }}
+                }}
+                range = next;
+            }}
+        }}
+{joined}        return;
+    }}
+
+"
+    )
+}
+
+fn producer(config: &KernelConfig) -> String {
+    let (Weights { bytes, positions }, joined) = (weights(config), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -227,7 +321,7 @@ fn producer(config: &KernelConfig) -> String {
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
-                        barrier_expect(full + 8 * stage, {w_bytes});
+                        barrier_expect(full + 8 * stage, {bytes});
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
 {positions}                    }}
                     __syncwarp();
@@ -294,7 +388,9 @@ fn consumer(config: &KernelConfig) -> String {
     } else {
         ("    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n", "")
     };
-    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() };
+    // What ordinary copies brought is fenced.
+    let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
+    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() }.replace("FENCE", fence);
     // Set in vain, since the first multiplication sets them again; but it ends their lives before the repair, whose registers
     // would else be too few.
     let sums = if config.stored_zeros {
@@ -364,8 +460,7 @@ fn dense_loop() -> &'static str {
     "        int previous = 0;
         for (int step = first; step < last; ++step) {
             barrier_wait(full + 8 * stage, phase);
-            fence_async();
-            wgmma_begin();
+FENCE            wgmma_begin();
 #pragma unroll
             for (int depth = 0; depth < STEP / 16; ++depth) {
                 multiply(acc, advance(ws, stage * STAGE_BYTES + depth * 32), advance(xs, stage * STAGE_BYTES + depth * 2048),
@@ -395,8 +490,7 @@ fn sparse_loop(config: &KernelConfig) -> String {
         unsigned even = 0, odd = 0;
         auto issue = [&](int step, unsigned& kept) {
             barrier_wait(full + 8 * stage, phase);
-            fence_async();
-            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
             asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept) : \"r\"(at + (WORD) * 4) : \"memory\");
             wgmma_begin();
             multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);

@@ -61,7 +61,7 @@ gemm_wgmma_f16_128x256x64_runs(
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128 + 1);
+            barrier_init(full + 8 * s, 129);
             barrier_init(empty + 8 * s, 8);
         }
         barrier_init_done();

@@ -1,6 +1,7 @@
-// tw:128 of a 1024 x 1024 weight
+// bw:128x64 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 128);
-//   let k4 = skip(k, per = (n2), keep = 25%);
+//   let (k4, k5) = split(k, 64);
+//   let k6 = skip(k4, per = (n2), keep = 25%);
 // wgmma f16: 128 rows x 128 tokens x 64 columns, 8 stages, 384 threads, 230656 bytes of shared memory, vectors of 8, at most 4 steps of W resident | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
@@ -23,6 +24,9 @@ constexpr int SPLIT = 1;            // blocks that share the steps of a tile
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int RUN = 64;             // columns that follow one another, a box of X
+constexpr int GROUPS = STEP / RUN;
+constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
 constexpr int RESIDENT = 4;         // steps of W at most, all of them in shared memory
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
@@ -40,9 +44,10 @@ __device__ __forceinline__ void multiply(
 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemm_wgmma_f16_128x128x64_resident4_runs(
+gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     const T* __restrict__ x,
     T* __restrict__ y,
+    const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap y_map,
     const T* __restrict__ values,
     const int* __restrict__ columns,
@@ -62,7 +67,7 @@ gemm_wgmma_f16_128x128x64_resident4_runs(
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128);
+            barrier_init(full + 8 * s, 1);
             barrier_init(empty + 8 * s, 4);
         }
         barrier_init(weights_there, 1);
@@ -77,13 +82,9 @@ gemm_wgmma_f16_128x128x64_resident4_runs(
 
     if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X, two at once, 16 lanes each.
-        const int sub = lane / 16;
-        const unsigned chunk = lane % 16 / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
-        const unsigned row_chunks = m / 8;
-        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows. Offsets into X in units of 16 bytes,
-        // and a bit for each row that there is.
-        unsigned places[RESIDENT / 2], there[RESIDENT / 2];
+        if (warp > 0) return;
+        // The first columns of a tile's groups: four steps a register, of a step eight lanes.
+        int starts[RESIDENT / 4];
         int tile = -1, steps = 0, changes = 0, stage = 0;
         unsigned phase = 0;
         for (int item = from; item < to; ++item) {
@@ -91,13 +92,14 @@ gemm_wgmma_f16_128x128x64_resident4_runs(
                 tile = item / token_tiles;
                 const int first = load_now(begin + tile);
                 steps = load_now(begin + tile + 1) - first;
-                int k[RESIDENT / 2];
 #pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) {
-                    const int step = i * 2 + lane / 16;
-                    k[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : -1;
+                for (int i = 0; i < RESIDENT / 4; ++i) {
+                    const int step = i * 4 + lane / 8, group = lane % 8;
+                    const bool there = step < steps && group < GROUPS;
+                    const int column = there ? load_now(columns + (size_t)(first + step) * STEP + group * RUN) : -1;
+                    starts[i] = column < 0 ? NOWHERE : column;
                 }
-                if (warp == 0 && lane == 0) {
+                if (lane == 0) {
                     if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
                     barrier_expect(weights_there, steps * (W_STAGE * 2));
                     for (int step = 0; step < steps; ++step) {
@@ -105,45 +107,29 @@ gemm_wgmma_f16_128x128x64_resident4_runs(
                     }
                 }
                 __syncwarp();
-#pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) {
-                    there[i] = __ballot_sync(0xffffffffu, k[i] >= 0);
-                    places[i] = k[i] < 0 ? 0 : k[i] * row_chunks;
-                }
                 // X is what the kernel before may have written.
                 if (changes == 0) dependency_wait();
                 ++changes;
             }
-            const int m0 = item % token_tiles * TOKENS, token = m0 + lane % 16 * 8;
-            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const int m0 = item % token_tiles * TOKENS;
 #pragma unroll
             for (int u = 0; u < RESIDENT; ++u) {
                 if (u >= steps) break;
-                unsigned offset[8];
-#pragma unroll
-                for (int i = 0; i < 8; ++i) offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * 2 + sub);
-                const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+                const int column = __shfl_sync(0xffffffffu, starts[u / 4], u % 4 * 8 + lane % 8);
                 barrier_wait(empty + 8 * stage, phase ^ 1);
-                const unsigned at = base + stage * STAGE_BYTES + chunk;
-                if (here == 0xffffu && m0 + TOKENS <= m) {
+                const unsigned xs = base + stage * STAGE_BYTES;
+                if (lane == 0) barrier_expect(full + 8 * stage, X_STAGE * 2);
+                __syncwarp();
 #pragma unroll
-                    for (int i = 0; i < 8; ++i) copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + offset[i]);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) {
-                        const bool kept = token < m && here >> (i * 2 + sub) & 1;
-                        copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + (kept ? offset[i] : 0), kept);
+                    for (int c = 0; c < TOKENS / 64; ++c) {
+                        if (lane < GROUPS) load_box(x_map, column, m0 + c * 64, xs + c * (STEP * 128) + lane * (RUN * 128), full + 8 * stage);
                     }
-                }
-                barrier_arrive_after_copies(full + 8 * stage);
                 if (++stage == STAGES) {
                     stage = 0;
                     phase ^= 1;
                 }
             }
         }
-        // No copy may be under way when the block ends.
-        asm volatile("cp.async.wait_all;" ::: "memory");
         return;
     }
 
@@ -188,7 +174,6 @@ gemm_wgmma_f16_128x128x64_resident4_runs(
         int previous = 0;
         for (int step = 0; step < steps; ++step) {
             barrier_wait(full + 8 * stage, phase);
-            fence_async();
             wgmma_begin();
 #pragma unroll
             for (int depth = 0; depth < STEP / 16; ++depth) {

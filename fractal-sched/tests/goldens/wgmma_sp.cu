@@ -66,7 +66,7 @@ gemm_wgmma_sp_bf16_128x128x64(
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128 + 1);
+            barrier_init(full + 8 * s, 129);
             barrier_init(empty + 8 * s, 8);
         }
         barrier_init_done();

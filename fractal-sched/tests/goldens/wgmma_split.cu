@@ -72,7 +72,7 @@ gemm_wgmma_f16_64x256x64_split2_covered(
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + 8 * s, 128 + 1);
+            barrier_init(full + 8 * s, 129);
             barrier_init(empty + 8 * s, 8);
         }
         barrier_init_done();

@@ -50,6 +50,14 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
 struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
+// A box of the map's matrix at (row, column) to shared memory, with zeros for what lies beyond the matrix's ends; counts on the
+// barrier.
+__device__ __forceinline__ void load_box(const TensorMap& map, int row, int column, unsigned to, unsigned barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(column), "r"(row), "r"(barrier)
+        : "memory");
+}
 // A box from shared memory to (row, column) of the map's matrix, if `there` is one; what lies beyond the matrix's ends is not
 // written. Boxes are counted by `boxes_read`, those that are none, too.
 __device__ __forceinline__ void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
