@@ -29,6 +29,7 @@ struct Case {
     shape: (usize, usize, usize),
     tokens: usize,
     split: usize,
+    share: usize,
     /// Whether the weights stay in shared memory.
     resident: bool,
     epilogue: &'static [&'static str],
@@ -54,6 +55,11 @@ const CASES: &[Case] = &[
     case("tvw:128", DType::F16, (260, 1030, 136), 128, 1, &["bias", "residual"]),
     case("vnm:64", DType::BF16, (130, 520, 264), 256, 1, &[]),
     case("2:4", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
+    Case { share: 2, ..case("tw:128", DType::F16, (300, 1100, 656), 128, 1, &["bias"]) },
+    Case { share: 2, ..case("bw:128x64", DType::BF16, (260, 640, 800), 256, 1, &[]) },
+    Case { share: 2, ..case("tvw:128", DType::F16, (260, 1030, 304), 128, 1, &["residual"]) },
+    Case { share: 2, ..case("tw:64", DType::F16, (130, 500, 520), 512, 1, &[]) },
+    Case { share: 2, infinite: true, ..case("ew", DType::F16, (150, 200, 304), 64, 1, &["bias"]) },
     resident("tw:128", DType::F16, (300, 700, 1000), &["bias", "gelu"]),
     resident("tw:128", DType::BF16, (600, 200, 520), &["bias", "residual"]),
     resident("bw:128x64", DType::F16, (200, 1800, 264), &[]),
@@ -77,7 +83,18 @@ const fn case(
     split: usize,
     epilogue: &'static [&'static str],
 ) -> Case {
-    Case { pattern, dtype, shape, tokens, split, resident: false, epilogue, infinite: false, rows_of_x: false }
+    Case {
+        pattern,
+        dtype,
+        shape,
+        tokens,
+        split,
+        share: 1,
+        resident: false,
+        epilogue,
+        infinite: false,
+        rows_of_x: false,
+    }
 }
 
 #[test]
@@ -95,7 +112,8 @@ fn kernels_are_right_where_everything_comes_as_late_as_it_may() {
 }
 
 fn check(case: &Case, compiler: &str) {
-    let &Case { dtype, shape: (n, k, m), tokens, split, .. } = case;
+    let &Case { dtype, shape: (n, k, m), tokens, split, share, .. } = case;
+    assert!(m.is_multiple_of(8), "rows of X are whole 16 bytes");
     let mut rng = StdRng::seed_from_u64(rand::random());
     let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
     let tensor = |rows, columns, data: &[f32]| Tensor::from_f32(dtype, rows, columns, data).unwrap();
@@ -127,13 +145,13 @@ fn check(case: &Case, compiler: &str) {
     let config = if case.resident {
         plan.resident_config(least.rows, traits, longest)
     } else {
-        plan.hopper_config(least.rows, traits, tokens, split)
+        plan.hopper_config(least.rows, traits, tokens, [split, share])
     };
     let config = config.unwrap_or_else(|| panic!("{}: no kernel", case.pattern));
     let at = format!("{} {n}/{k}/{m} {}", case.pattern, config.name());
 
-    let items = tables.blocks() * m.div_ceil(tokens);
-    let grid = if split > 1 { items * split } else { items.min(3) };
+    let items = tables.blocks() * m.div_ceil(tokens * share);
+    let grid = if split > 1 { items * split } else { items.min(3) * share };
     let words = |v: &[i32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let operands: Vec<Vec<u8>> = vec![
         words(&[n as i32, m as i32, tables.blocks() as i32, 2, grid as i32, k as i32]),
@@ -226,7 +244,7 @@ int main(int, char** files) {{
     auto head = operand(in);
     const int* sizes = (const int*)head.data();
 {read}    std::vector<unsigned char> y({results} * 2, 0xff);
-    launch(sizes[4], SPLIT, {});
+    launch(sizes[4], SPLIT * SHARE, {});
     FILE* out = fopen(files[2], \"wb\");
     return fwrite(y.data(), 1, y.size(), out) != y.size() || fclose(out);
 }}
@@ -291,7 +309,7 @@ fn without_assembly(text: &str) -> String {
         out.push_str(before);
         // What stands in parentheses behind a constraint.
         let operand = |number: usize| {
-            let constraints = ["\"=r\"(", "\"r\"(", "\"f\"("];
+            let constraints = ["\"=r\"(", "\"=f\"(", "\"r\"(", "\"f\"("];
             let found =
                 statement.match_indices('(').filter(|(i, _)| constraints.iter().any(|c| statement[..=*i].ends_with(c)));
             let open = found.map(|(i, _)| i + 1).nth(number).expect("an operand");
@@ -310,6 +328,8 @@ fn without_assembly(text: &str) -> String {
             out.push_str("emulated::multiply<T>(d, a, b, accumulate);");
         } else if statement.contains("cvt.rn.") {
             let _ = write!(out, "{} = emulated::pack<T>({}, {});", operand(0), operand(1), operand(2));
+        } else if statement.contains("mov.f32 %0, 0f00000000") {
+            let _ = write!(out, "{} = 0.0f;", operand(0));
         } else if statement.contains("ld.shared.u32") {
             let _ = write!(out, "{} = emulated::word({});", operand(0), operand(1));
         } else {

@@ -50,7 +50,7 @@ fn a_kernel_cites_the_statements_of_its_program() {
     )
     .unwrap();
     let plan = KernelPlan::new(&Gemm::of(&program, 512, 256).unwrap(), 90).unwrap();
-    let config = plan.hopper_config(128, RUNS, 128, 1).unwrap();
+    let config = plan.hopper_config(128, RUNS, 128, [1, 1]).unwrap();
     let text = plan.source(&config).unwrap().text;
     let cited: Vec<&str> = text.lines().take(5).collect();
     assert_eq!(
@@ -132,7 +132,7 @@ fn configs() -> Vec<KernelConfig> {
         }
     }
     // The other type differs in its conversions alone.
-    let config = plan("tw:128", DType::BF16).hopper_config(128, RUNS, 256, 1).expect("it fits");
+    let config = plan("tw:128", DType::BF16).hopper_config(128, RUNS, 256, [1, 1]).expect("it fits");
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
     for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
         for (at, epilogue) in epilogues.into_iter().enumerate() {

@@ -15,6 +15,7 @@ fn generated_kernels_are_as_before() {
         step: 16,
         stages: 3,
         split: 1,
+        share: 1,
         resident: 0,
         vector: 4,
         decode: None,
@@ -61,6 +62,7 @@ fn generated_kernels_are_as_before() {
                 intrinsic: Intrinsic::Wgmma,
                 tokens: 256,
                 stages: 4,
+                share: 2,
                 runs: true,
                 epilogue: bias_gelu,
                 ..half.clone()
@@ -128,6 +130,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         step: 32,
         stages: 3,
         split: 1,
+        share: 1,
         resident: 0,
         vector: 4,
         decode: None,

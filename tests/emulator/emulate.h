@@ -245,6 +245,22 @@ inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned ad
     settle(barrier);
 }
 
+template <int BLOCKS>
+inline void bulk_copy_to_all(unsigned to, const void* from, unsigned bytes, unsigned address) {
+    emulated::Block* const own = block;
+    for (int rank = 0; rank < BLOCKS; ++rank) {
+        block = emulated::cluster->blocks[rank].get();
+        bulk_copy(to, from, bytes, address);
+    }
+    block = own;
+}
+inline void barrier_arrive_at(unsigned address, int rank) {
+    emulated::Block* const own = block;
+    block = emulated::cluster->blocks[rank].get();
+    barrier_arrive(address);
+    block = own;
+}
+
 struct TensorMap {
     unsigned char* matrix;
     int rows, columns, box_rows, box;

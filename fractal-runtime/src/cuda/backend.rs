@@ -1,5 +1,6 @@
 //! The GPU as a backend: a GEMM's plan and a pruned weight -> tables on the device, and kernels compiled when first needed.
 
+use super::choose;
 use super::plan::{KernelPlan, TableShape};
 use super::tiles::DeviceTiles;
 use super::{
@@ -243,11 +244,8 @@ impl CudaWeight {
         let grid = if let Some(Decode { slab, .. }) = config.decode {
             [(self.tables.load.tiles * (config.rows / slab)) as u32, 1, 1]
         } else if config.is_hopper() {
-            let teams = (self.device.info().sm_count as usize / config.split).max(1);
-            let items = self.tables.load.tiles * tokens;
-            // Blocks that share a tile take one each; others are persistent.
-            let teams = if config.split > 1 { items } else { items.min(teams) };
-            [(teams * config.split) as u32, 1, 1]
+            let multiprocessors = self.device.info().sm_count as usize;
+            [choose::blocks(&config, self.tables.load.tiles, m, multiprocessors) as u32, 1, 1]
         } else {
             [(self.tables.load.tiles * config.slabs()) as u32, tokens as u32, 1]
         };

@@ -39,17 +39,19 @@ impl Load {
 
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
 fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
-    let items = load.tiles * m.div_ceil(config.tokens);
+    let items = load.tiles * m.div_ceil(config.tokens * config.share);
     if config.resident > 0 {
         return resident(config, load, items, multiprocessors);
     }
-    let split = config.split as f64;
+    let (split, cluster) = (config.split as f64, (config.split * config.share) as f64);
     let usable = if config.split > 1 { CLUSTERED * multiprocessors as f64 } else { multiprocessors as f64 };
-    let teams = (usable / split).floor().max(1.0);
-    let busy = (items as f64 * split).min(usable);
+    let teams = (usable / cluster).floor().max(1.0);
+    let busy = (items as f64 * cluster).min(usable);
     let multiply = (config.rows * config.tokens * config.stored_step()) as f64 / 2048.0;
     let bytes = (config.x_bytes() + config.w_bytes() + config.position_bytes()) as f64;
-    let step = multiply.max(bytes / INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy));
+    // What blocks share leaves the cache once.
+    let read = bytes - config.w_bytes() as f64 * (1.0 - 1.0 / config.share as f64);
+    let step = multiply.max(bytes / INTO_ONE).max(read / (INTO_ALL * multiprocessors as f64 / busy));
     let results = (config.rows * config.tokens * config.dtype.bytes()) as f64;
     let group_tokens = (config.rows * config.tokens) as f64 / 128.0;
     let exchange = if config.split > 1 { EXCHANGE.0 + EXCHANGE.1 * group_tokens } else { 0.0 };
@@ -68,6 +70,26 @@ fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: us
     let results = (config.rows * config.tokens * config.dtype.bytes()) as f64 / OUT;
     let weights = (load.longest * config.w_bytes()) as f64 / rate;
     FILL + weights + items.div_ceil(busy) as f64 * item.max(0.75 * results) + results
+}
+
+/// Blocks of a Hopper kernel's launch on so many multiprocessors.
+pub fn blocks(config: &KernelConfig, tiles: usize, m: usize, multiprocessors: usize) -> usize {
+    let token_tiles = m.div_ceil(config.tokens * config.share);
+    let items = tiles * token_tiles;
+    if config.split > 1 {
+        // Blocks that share a tile take one; others are persistent.
+        return items * config.split;
+    }
+    let teams = items.min((multiprocessors / config.share).max(1));
+    if config.resident > 0 && tiles <= multiprocessors {
+        // As many blocks for each tile, where none has more to do for it: they go over the same tokens at the same time, so
+        // that X comes from memory once.
+        let of_tile = (multiprocessors / tiles).min(token_tiles);
+        if token_tiles.div_ceil(of_tile) <= items.div_ceil(teams) {
+            return tiles * of_tile;
+        }
+    }
+    teams * config.share
 }
 
 /// The cheapest of the configurations; none of none.
@@ -101,6 +123,22 @@ mod tests {
         let traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
         let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
         cheapest(configs, load, m, 132).unwrap().name()
+    }
+
+    #[test]
+    fn blocks_fill_the_multiprocessors() {
+        let pattern = "tw:128".parse::<Named>().unwrap().pattern(4096, 1024, 0.25).unwrap();
+        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
+        let traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
+        let resident = plan.resident_config(128, traits, 4).unwrap();
+        // 4 of 132 blocks are left out where they would only get the others out of step.
+        for (tiles, m, expected) in [(32, 8192, 128), (64, 8192, 128), (24, 4096, 132), (3, 130, 6), (200, 256, 132)] {
+            assert_eq!(blocks(&resident, tiles, m, 132), expected, "{tiles} tiles, {m} tokens");
+        }
+        let of = |cluster| plan.hopper_config(128, traits, 128, cluster).unwrap();
+        assert_eq!(blocks(&of([1, 2]), 32, 8192, 132), 132);
+        assert_eq!(blocks(&of([1, 2]), 3, 300, 132), 12);
+        assert_eq!(blocks(&of([4, 1]), 3, 300, 132), 36);
     }
 
     #[test]

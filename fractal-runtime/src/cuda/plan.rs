@@ -88,6 +88,7 @@ impl KernelPlan {
             step: 64,
             stages: 3,
             split: 1,
+            share: 1,
             resident: 0,
             vector: 1,
             decode: None,
@@ -120,7 +121,13 @@ impl KernelPlan {
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
     /// stages as fit. It reads and writes features first; a call turns what lies the other way.
-    pub fn hopper_config(&self, rows: usize, traits: Traits, tokens: usize, split: usize) -> Option<KernelConfig> {
+    pub fn hopper_config(
+        &self,
+        rows: usize,
+        traits: Traits,
+        tokens: usize,
+        [split, share]: [usize; 2],
+    ) -> Option<KernelConfig> {
         let intrinsic = match self.intrinsic {
             Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
             Intrinsic::MmaSp if self.hopper => Intrinsic::WgmmaSp,
@@ -131,20 +138,21 @@ impl KernelPlan {
         // The copy engine takes about 20 cycles a box.
         let boxes = tokens / 64 * (64 / traits.column_run.max(1));
         let column_run = if boxes <= MOST_BOXES { traits.column_run } else { 0 };
-        let with = |stages| KernelConfig { intrinsic, stages, split, runs, column_run, ..base.clone() };
+        let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, ..base.clone() };
         (3..=6).rev().map(with).find(|config| config.check().is_ok())
     }
 
     /// Every Hopper configuration on tables of so many rows.
     pub fn hopper_configs(&self, rows: usize, traits: Traits) -> impl Iterator<Item = KernelConfig> + '_ {
         [64, 128, 256, 512].into_iter().flat_map(move |tokens| {
-            [1, 2, 4].into_iter().filter_map(move |split| self.hopper_config(rows, traits, tokens, split))
+            let clusters = [[1, 1], [2, 1], [4, 1], [1, 2]];
+            clusters.into_iter().filter_map(move |cluster| self.hopper_config(rows, traits, tokens, cluster))
         })
     }
 
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
     pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
-        let base = self.hopper_config(rows, traits, 128, 1)?;
+        let base = self.hopper_config(rows, traits, 128, [1, 1])?;
         let (resident, stages) = if steps <= 4 { (4, 8) } else { (8, 4) };
         let config = KernelConfig { resident, stages, ..base };
         (steps <= 8 && config.check().is_ok()).then_some(config)

@@ -25,6 +25,9 @@ pub struct KernelConfig {
     pub stages: usize,
     /// Blocks, a cluster, that share the steps of a tile: 1, 2 or 4 for Hopper's kernels, 1 elsewhere.
     pub split: usize,
+    /// Blocks, a cluster, that take the same tile with tokens that follow one another and share its weights: 1 or 2 for
+    /// Hopper's kernels, 1 elsewhere.
+    pub share: usize,
     /// Of `wgmma` kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8; 0 where they come by stages.
     pub resident: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
@@ -144,7 +147,11 @@ impl KernelConfig {
         if let Some(decode) = self.decode {
             return decode.shared_bytes(self);
         }
-        let extra = if self.is_hopper() { wgmma::staging_bytes(self) + wgmma::BARRIER_BYTES } else { 0 };
+        let extra = if self.is_hopper() {
+            wgmma::staging_bytes(self) + wgmma::exchange_bytes(self) + wgmma::BARRIER_BYTES
+        } else {
+            0
+        };
         let stages = self.stages * self.stage_bytes() + self.resident * self.w_bytes() + extra;
         // The sums of all groups take the place of the stages; the row numbers follow.
         self.division.map_or(stages, |d| stages.max(d.groups * d.rows * self.tokens * 4) + d.rows * 4)
@@ -173,13 +180,14 @@ impl KernelConfig {
         let boxes = if self.column_run > 0 { format!("_boxes{}", self.column_run) } else { String::new() };
         let resident = if self.resident > 0 { format!("_resident{}", self.resident) } else { String::new() };
         let split = if self.split > 1 { format!("_split{}", self.split) } else { String::new() };
+        let share = if self.share > 1 { format!("_share{}", self.share) } else { String::new() };
         let block = self.decode.map_or(String::new(), |d| format!("_decode{}x{}", d.slab, d.warps));
         let division = self.division.map_or(String::new(), |d| {
             let slab = if d.rows == self.rows { String::new() } else { format!("_slab{}", d.rows) };
             format!("{slab}_warp{}x{}_groups{}", d.warp.0, d.warp.1, d.groups)
         });
         format!(
-            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{resident}{boxes}{runs}{covered}",
+            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{share}{resident}{boxes}{runs}{covered}",
             self.dtype, self.rows, self.tokens, self.step
         )
     }
@@ -208,6 +216,7 @@ impl KernelConfig {
             ("step", self.step, 64),
             ("stages", self.stages, 8),
             ("split", self.split, 4),
+            ("share", self.share, 2),
             ("vector", self.vector, 8),
         ];
         if let Some(Decode { slab, warps }) = self.decode {
@@ -226,8 +235,8 @@ impl KernelConfig {
 
     fn check_family(&self) -> Result<(), String> {
         if let Some(decode) = self.decode {
-            if self.split != 1 || self.runs || self.column_run > 0 || self.division.is_some() {
-                return Err("decode: expected no split, runs, boxes or division beside it".into());
+            if self.split * self.share != 1 || self.runs || self.column_run > 0 || self.division.is_some() {
+                return Err("decode: expected no split, share, runs, boxes or division beside it".into());
             }
             return decode.check(self);
         }
@@ -261,8 +270,8 @@ impl KernelConfig {
         if !steps.contains(&self.step) {
             return wrong("step", "one that the instruction's depth divides", self.step);
         }
-        if self.split != 1 || self.runs || self.resident > 0 || self.column_run > 0 {
-            return wrong("split, runs, resident, column run", "1, false, 0, 0", self.split);
+        if self.split * self.share != 1 || self.runs || self.resident > 0 || self.column_run > 0 {
+            return wrong("split, share, runs, resident, column run", "1, 1, false, 0, 0", self.split);
         }
         if !(2..=8).contains(&self.stages) {
             return wrong("stages", "2 to 8", self.stages);
@@ -295,10 +304,10 @@ impl KernelConfig {
         let tokens: &[usize] = if self.rows == 128 { &[64, 128, 256] } else { &[128, 256, 512] };
         let fits =
             [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
-        let split = [1, 2, 4].contains(&self.split);
+        let split = [1, 2, 4].contains(&self.split) && (self.split == 1 || self.share == 1);
         let resident = self.resident == 0
             || [4, 8].contains(&self.resident)
-                && (self.rows, self.tokens, self.split) == (128, 128, 1)
+                && (self.rows, self.tokens, self.split * self.share) == (128, 128, 1)
                 && !self.intrinsic.is_sparse()
                 && !self.stored_zeros;
         if !resident {
@@ -366,6 +375,9 @@ impl fmt::Display for KernelConfig {
         }
         if self.split > 1 {
             write!(f, ", {} blocks a tile", self.split)?;
+        }
+        if self.share > 1 {
+            write!(f, ", {} blocks share weights", self.share)?;
         }
         if let Some(Decode { slab, warps }) = self.decode {
             write!(f, ", decode: slabs of {slab} rows, {warps} warps")?;

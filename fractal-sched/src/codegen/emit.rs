@@ -212,7 +212,7 @@ constexpr int W_STAGE = ROWS * STORED;
 
 /// `least` is the number of blocks that a multiprocessor shall hold.
 pub(super) fn signature(config: &KernelConfig, name: &str, least: &str) -> String {
-    let cluster = if config.split > 1 { "__cluster_dims__(SPLIT, 1, 1) " } else { "" };
+    let cluster = if config.split * config.share > 1 { "__cluster_dims__(SPLIT * SHARE, 1, 1) " } else { "" };
     let declarations: Vec<String> = parameters(config).into_iter().map(declaration).collect();
     format!(
         "extern \"C\" __global__ void {cluster}__launch_bounds__(THREADS, {least})\n{name}(\n    {}) {{",

@@ -289,7 +289,10 @@ fn consumer(config: &KernelConfig) -> String {
         if (steps == 0) {{
             pass_turn(group);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) upper[i] = lower[i] = 0.0f;
+            for (int i = 0; i < TOKENS / 2; ++i) {{
+                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(upper[i]));
+                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(lower[i]));
+            }}
         }}
 #pragma unroll
         for (int half = 0; half < 2; ++half) {{

@@ -59,6 +59,7 @@ mod tests {
                     step,
                     stages: 3,
                     split: 1,
+                    share: 1,
                     resident: 0,
                     vector: 8,
                     decode: None,

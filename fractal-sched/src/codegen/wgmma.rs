@@ -9,6 +9,9 @@
 //! Where columns follow one another in groups of 8 or more, one warp has the copy engine bring each group as a box of X, and
 //! barriers wait for its bytes alone.
 //!
+//! Many tokens: a cluster of `share` blocks takes the same tile with tokens that follow one another; each brings its part of
+//! the weights to all of them. A stage is empty when all have read it.
+//!
 //! Few tiles: a cluster of `split` blocks shares the steps of a tile; then each block gets the sums of its part of the
 //! tokens from all, in the order of their ranks, through distributed shared memory.
 //!
@@ -39,6 +42,11 @@ pub(super) fn staging_bytes(config: &KernelConfig) -> usize {
     8 * 2 * 16 * chunk(config) * 2
 }
 
+/// Bytes for the sums that the blocks of a cluster exchange: those of each thread.
+pub(super) fn exchange_bytes(config: &KernelConfig) -> usize {
+    if config.split > 1 { 256 * group_tokens(config) / 2 * 4 } else { 0 }
+}
+
 /// Constants of these kernels alone.
 pub(super) fn constants(config: &KernelConfig) -> String {
     let boxes = match config.column_run {
@@ -55,6 +63,7 @@ constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
 constexpr unsigned STAGING_BYTES = {};
 constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
 constexpr int SPLIT = {};            // blocks that share the steps of a tile
+constexpr int SHARE = {};            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = {};           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
@@ -63,9 +72,14 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
         staging_bytes(config),
         group_tokens(config),
         config.split,
+        config.share,
         chunk(config),
     );
-    constants + &boxes
+    let sums = match exchange_bytes(config) {
+        0 => String::new(),
+        bytes => format!("constexpr unsigned SUM_BYTES = {bytes};  // sums that the blocks of a cluster exchange\n"),
+    };
+    [constants, boxes, sums].concat()
 }
 
 /// Everything between the signature and the end of the kernel.
@@ -79,6 +93,11 @@ pub(super) fn body(config: &KernelConfig) -> String {
         finish,
         "    }\n".into(),
         end(config).into(),
+        if config.share > 1 {
+            "    // Others may still write here.\n    cluster_sync();\n".into()
+        } else {
+            String::new()
+        },
     ]
     .concat()
 }
@@ -135,23 +154,24 @@ fn place(config: &KernelConfig) -> String {
     "    extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
-    const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
+    const unsigned FULL, empty = full + 8 * STAGES;
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, ARRIVALS);
-            barrier_init(empty + 8 * s, 8);
+            barrier_init(empty + 8 * s, 8 * SHARE);
         }
         barrier_init_done();
     }
-    __syncthreads();
+    MEET();
     // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
     // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
-    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
     const int items = tiles * token_tiles;
-    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
+    const int rank = blockIdx.x % SPLIT, member = blockIdx.x % SHARE;
     // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
     struct Item {
         int tile, m0, begin, end;
@@ -161,7 +181,7 @@ fn place(config: &KernelConfig) -> String {
         if (at >= items) return Item{-1, 0, 0, 0};
         const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
         const int of_band = at - low * token_tiles, tile = low + of_band % width;
-        return Item{tile, of_band / width * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+        return Item{tile, (of_band / width * SHARE + member) * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
     };
     // This block's part of the steps; computed when needed, since it waits for what was fetched.
     struct Range {
@@ -174,6 +194,8 @@ fn place(config: &KernelConfig) -> String {
 
 "
     .replace("ARRIVALS", &full_arrivals(config, 1).to_string())
+    .replace("MEET", if config.split * config.share > 1 { "cluster_sync" } else { "__syncthreads" })
+    .replace("FULL", if config.split > 1 { "sums = staging + STAGING_BYTES, full = sums + SUM_BYTES" } else { "full = staging + STAGING_BYTES" })
 }
 
 /// What the copy engine brings of a step's weights.
@@ -193,16 +215,26 @@ fn weights(config: &KernelConfig) -> Weights {
     }
 }
 
-/// The producer's part in the exchange of sums.
+/// The producer's part in the cluster's last meeting.
 fn joined(config: &KernelConfig) -> &'static str {
-    if config.split > 1 {
-        "        // Where these copies went, other blocks put their sums: both meetings of the cluster are this warp's, too.
-        __syncwarp();
-        cluster_sync();
-        cluster_sync();
-"
+    if config.split * config.share > 1 { "        __syncwarp();\n        cluster_sync();\n" } else { "" }
+}
+
+/// The weights of one step, whole or this block's part for all of the cluster.
+fn load_weights(config: &KernelConfig) -> &'static str {
+    if config.share > 1 {
+        "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
     } else {
-        ""
+        "bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);"
+    }
+}
+
+/// A warp's word that it has read a stage, to whoever fills it.
+fn release(config: &KernelConfig, condition: &str) -> String {
+    if config.share > 1 {
+        format!("if ({condition} && lane < SHARE) barrier_arrive_at(empty + 8 * previous, lane);")
+    } else {
+        format!("if ({condition} && lane == 0) barrier_arrive(empty + 8 * previous);")
     }
 }
 
@@ -214,7 +246,7 @@ pub(super) const LOAD_BOXES: &str = "#pragma unroll
 ";
 
 fn box_producer(config: &KernelConfig) -> String {
-    let (Weights { bytes, positions }, joined) = (weights(config), joined(config));
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -249,7 +281,7 @@ fn box_producer(config: &KernelConfig) -> String {
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
                             barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
-                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                            {load}
 {positions}                        }}
                         __syncwarp();
 {LOAD_BOXES}                        if (++stage == STAGES) {{
@@ -269,7 +301,7 @@ fn box_producer(config: &KernelConfig) -> String {
 }
 
 fn producer(config: &KernelConfig) -> String {
-    let (Weights { bytes, positions }, joined) = (weights(config), joined(config));
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -322,7 +354,7 @@ fn producer(config: &KernelConfig) -> String {
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
                         barrier_expect(full + 8 * stage, {bytes});
-                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        {load}
 {positions}                    }}
                     __syncwarp();
                     const unsigned to = xs + chunk;
@@ -390,7 +422,10 @@ fn consumer(config: &KernelConfig) -> String {
     };
     // What ordinary copies brought is fenced.
     let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
-    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() }.replace("FENCE", fence);
+    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() }
+        .replace("FENCE", fence)
+        .replace("RELEASE_STEP", &release(config, "step > first"))
+        .replace("RELEASE_LAST", &release(config, "last > first"));
     // Set in vain, since the first multiplication sets them again; but it ends their lives before the repair, whose registers
     // would else be too few.
     let sums = if config.stored_zeros {
@@ -448,9 +483,10 @@ fn consumer(config: &KernelConfig) -> String {
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
         }}
+        // A branch, and no selection of each sum.
         if (last == first) {{
 #pragma unroll
-            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(acc[i]));
         }}
 "
     )
@@ -470,7 +506,7 @@ FENCE            wgmma_begin();
             if (step == first) fetch_ahead();
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
-            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            RELEASE_STEP
             previous = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -478,7 +514,7 @@ FENCE            wgmma_begin();
             }
         }
         wgmma_wait<0>();
-        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
+        RELEASE_LAST
 "
 }
 
@@ -502,7 +538,7 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile(\"\" : \"+r\"(read)::\"memory\");
-            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            RELEASE_STEP
             previous = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -519,7 +555,7 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
         }
         wgmma_wait<0>();
         asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
-        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
+        RELEASE_LAST
 "
     .replace("WORD", word)
 }
@@ -529,21 +565,20 @@ fn reduction(config: &KernelConfig) -> &'static str {
     if config.split == 1 {
         return "";
     }
-    "        // The stages of every block of the cluster are free now, and hold sums: of each block, four of each thread together.
-        cluster_sync();
+    "        // Of each block, four sums of each thread together.
 #pragma unroll
         for (int to = 0; to < SPLIT; ++to) {
-            const unsigned there = shared_of_block(base + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
+            const unsigned there = shared_of_block(sums + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
 #pragma unroll
             for (int i = 0; i < PIECE / 8; ++i) store_floats(there + i * 4096, acc + to * (PIECE / 2) + i * 4);
         }
         cluster_sync();
 #pragma unroll
         for (int i = 0; i < PIECE / 8; ++i) {
-            float4 sum = load_floats(base + threadIdx.x * 16 + i * 4096);
+            float4 sum = load_floats(sums + threadIdx.x * 16 + i * 4096);
 #pragma unroll
             for (int from = 1; from < SPLIT; ++from) {
-                const float4 more = load_floats(base + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
+                const float4 more = load_floats(sums + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
                 sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
             }
             acc[4 * i] = sum.x, acc[4 * i + 1] = sum.y, acc[4 * i + 2] = sum.z, acc[4 * i + 3] = sum.w;

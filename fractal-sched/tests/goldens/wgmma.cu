@@ -1,7 +1,7 @@
 // tw:128 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 128);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// wgmma f16: 128 rows x 256 tokens x 64 columns, 4 stages, 384 threads, 230656 bytes of shared memory, vectors of 8 | + bias0[n] | gelu
+// wgmma f16: 128 rows x 256 tokens x 64 columns, 4 stages, 384 threads, 230656 bytes of shared memory, vectors of 8, 2 blocks share weights | + bias0[n] | gelu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -20,6 +20,7 @@ constexpr unsigned STAGE_BYTES = 49152;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 256;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 1;            // blocks that share the steps of a tile
+constexpr int SHARE = 2;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
@@ -38,8 +39,8 @@ __device__ __forceinline__ void multiply(
 }
 
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemm_wgmma_f16_128x256x64_runs(
+extern "C" __global__ void __cluster_dims__(SPLIT * SHARE, 1, 1) __launch_bounds__(THREADS, 1)
+gemm_wgmma_f16_128x256x64_share2_runs(
     const T* __restrict__ x,
     T* __restrict__ y,
     const __grid_constant__ TensorMap y_map,
@@ -62,16 +63,17 @@ gemm_wgmma_f16_128x256x64_runs(
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 129);
-            barrier_init(empty + 8 * s, 8);
+            barrier_init(empty + 8 * s, 8 * SHARE);
         }
         barrier_init_done();
     }
-    __syncthreads();
+    cluster_sync();
     // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
     // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
-    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
     const int items = tiles * token_tiles;
-    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
+    const int rank = blockIdx.x % SPLIT, member = blockIdx.x % SHARE;
     // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
     struct Item {
         int tile, m0, begin, end;
@@ -81,7 +83,7 @@ gemm_wgmma_f16_128x256x64_runs(
         if (at >= items) return Item{-1, 0, 0, 0};
         const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
         const int of_band = at - low * token_tiles, tile = low + of_band % width;
-        return Item{tile, of_band / width * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+        return Item{tile, (of_band / width * SHARE + member) * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
     };
     // This block's part of the steps; computed when needed, since it waits for what was fetched.
     struct Range {
@@ -143,7 +145,7 @@ gemm_wgmma_f16_128x256x64_runs(
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
                         barrier_expect(full + 8 * stage, W_STAGE * 2);
-                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
                     }
                     __syncwarp();
                     const unsigned to = xs + chunk;
@@ -178,6 +180,8 @@ gemm_wgmma_f16_128x256x64_runs(
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        cluster_sync();
         return;
     }
 
@@ -234,7 +238,7 @@ gemm_wgmma_f16_128x256x64_runs(
             if (step == first) fetch_ahead();
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
-            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            if (step > first && lane < SHARE) barrier_arrive_at(empty + 8 * previous, lane);
             previous = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -242,15 +246,16 @@ gemm_wgmma_f16_128x256x64_runs(
             }
         }
         wgmma_wait<0>();
-        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
+        if (last > first && lane < SHARE) barrier_arrive_at(empty + 8 * previous, lane);
 #pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile("" : "+f"(acc[i])::"memory");
         }
+        // A branch, and no selection of each sum.
         if (last == first) {
 #pragma unroll
-            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i]));
         }
         const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
@@ -286,5 +291,7 @@ gemm_wgmma_f16_128x256x64_runs(
     }
     // Shared memory must last until it is read, and the results be there when the kernel ends.
     if (threadIdx.x % 128 == 0) boxes_written();
+    // Others may still write here.
+    cluster_sync();
 
 }

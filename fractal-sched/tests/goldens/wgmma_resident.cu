@@ -21,6 +21,7 @@ constexpr unsigned STAGE_BYTES = 16384;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 1;            // blocks that share the steps of a tile
+constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
@@ -206,7 +207,10 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
         if (steps == 0) {
             pass_turn(group);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) upper[i] = lower[i] = 0.0f;
+            for (int i = 0; i < TOKENS / 2; ++i) {
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(upper[i]));
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(lower[i]));
+            }
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {

@@ -22,6 +22,7 @@ constexpr unsigned STAGE_BYTES = 25600;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 1;            // blocks that share the steps of a tile
+constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
@@ -67,16 +68,17 @@ gemm_wgmma_sp_bf16_128x128x64(
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 129);
-            barrier_init(empty + 8 * s, 8);
+            barrier_init(empty + 8 * s, 8 * SHARE);
         }
         barrier_init_done();
     }
     __syncthreads();
     // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
     // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
-    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
     const int items = tiles * token_tiles;
-    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
+    const int rank = blockIdx.x % SPLIT, member = blockIdx.x % SHARE;
     // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
     struct Item {
         int tile, m0, begin, end;
@@ -86,7 +88,7 @@ gemm_wgmma_sp_bf16_128x128x64(
         if (at >= items) return Item{-1, 0, 0, 0};
         const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
         const int of_band = at - low * token_tiles, tile = low + of_band % width;
-        return Item{tile, of_band / width * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+        return Item{tile, (of_band / width * SHARE + member) * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
     };
     // This block's part of the steps; computed when needed, since it waits for what was fetched.
     struct Range {
@@ -256,9 +258,10 @@ gemm_wgmma_sp_bf16_128x128x64(
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile("" : "+f"(acc[i])::"memory");
         }
+        // A branch, and no selection of each sum.
         if (last == first) {
 #pragma unroll
-            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i]));
         }
         const int upper_row = __shfl_sync(0xffffffffu, numbers, lane / 4);
         const int lower_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + 8);

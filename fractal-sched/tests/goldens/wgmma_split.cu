@@ -1,7 +1,7 @@
 // tw:64 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 64);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// wgmma f16: 64 rows x 256 tokens x 64 columns, 3 stages, 384 threads, 156928 bytes of shared memory, vectors of 8, 2 blocks a tile
+// wgmma f16: 64 rows x 256 tokens x 64 columns, 3 stages, 384 threads, 222464 bytes of shared memory, vectors of 8, 2 blocks a tile
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -20,9 +20,11 @@ constexpr unsigned STAGE_BYTES = 40960;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 2;            // blocks that share the steps of a tile
+constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr unsigned SUM_BYTES = 65536;  // sums that the blocks of a cluster exchange
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
@@ -51,7 +53,7 @@ __device__ __forceinline__ float exact(
     return sum;
 }
 
-extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(SPLIT * SHARE, 1, 1) __launch_bounds__(THREADS, 1)
 gemm_wgmma_f16_64x256x64_split2_covered(
     const T* __restrict__ x,
     T* __restrict__ y,
@@ -66,23 +68,24 @@ gemm_wgmma_f16_64x256x64_split2_covered(
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
-    const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
+    const unsigned sums = staging + STAGING_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 129);
-            barrier_init(empty + 8 * s, 8);
+            barrier_init(empty + 8 * s, 8 * SHARE);
         }
         barrier_init_done();
     }
-    __syncthreads();
+    cluster_sync();
     // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
     // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
-    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
     const int items = tiles * token_tiles;
-    const int teams = gridDim.x / SPLIT, team = blockIdx.x / SPLIT, rank = blockIdx.x % SPLIT;
+    const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
+    const int rank = blockIdx.x % SPLIT, member = blockIdx.x % SHARE;
     // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
     struct Item {
         int tile, m0, begin, end;
@@ -92,7 +95,7 @@ gemm_wgmma_f16_64x256x64_split2_covered(
         if (at >= items) return Item{-1, 0, 0, 0};
         const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
         const int of_band = at - low * token_tiles, tile = low + of_band % width;
-        return Item{tile, of_band / width * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+        return Item{tile, (of_band / width * SHARE + member) * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
     };
     // This block's part of the steps; computed when needed, since it waits for what was fetched.
     struct Range {
@@ -189,9 +192,7 @@ gemm_wgmma_f16_64x256x64_split2_covered(
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
-        // Where these copies went, other blocks put their sums: both meetings of the cluster are this warp's, too.
         __syncwarp();
-        cluster_sync();
         cluster_sync();
         return;
     }
@@ -255,25 +256,25 @@ gemm_wgmma_f16_64x256x64_split2_covered(
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile("" : "+f"(acc[i])::"memory");
         }
+        // A branch, and no selection of each sum.
         if (last == first) {
 #pragma unroll
-            for (int i = 0; i < GROUP_TOKENS / 2; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i]));
         }
-        // The stages of every block of the cluster are free now, and hold sums: of each block, four of each thread together.
-        cluster_sync();
+        // Of each block, four sums of each thread together.
 #pragma unroll
         for (int to = 0; to < SPLIT; ++to) {
-            const unsigned there = shared_of_block(base + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
+            const unsigned there = shared_of_block(sums + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
 #pragma unroll
             for (int i = 0; i < PIECE / 8; ++i) store_floats(there + i * 4096, acc + to * (PIECE / 2) + i * 4);
         }
         cluster_sync();
 #pragma unroll
         for (int i = 0; i < PIECE / 8; ++i) {
-            float4 sum = load_floats(base + threadIdx.x * 16 + i * 4096);
+            float4 sum = load_floats(sums + threadIdx.x * 16 + i * 4096);
 #pragma unroll
             for (int from = 1; from < SPLIT; ++from) {
-                const float4 more = load_floats(base + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
+                const float4 more = load_floats(sums + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
                 sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
             }
             acc[4 * i] = sum.x, acc[4 * i + 1] = sum.y, acc[4 * i + 2] = sum.z, acc[4 * i + 3] = sum.w;

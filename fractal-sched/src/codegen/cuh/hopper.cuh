@@ -46,6 +46,26 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
         "r"(bytes), "r"(barrier)
         : "memory");
 }
+// The same to the same place of the first BLOCKS blocks of the cluster, and counting on each one's barrier.
+template <int BLOCKS>
+__device__ __forceinline__ void bulk_copy_to_all(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+            to),
+        "l"(from), "r"(bytes), "r"(barrier), "h"((unsigned short)((1 << BLOCKS) - 1))
+        : "memory");
+}
+// Arrives at the same barrier of another block of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, int block) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(barrier),
+        "r"(block)
+        : "memory");
+}
 // A matrix in global memory cut into boxes (the driver's CUtensorMap).
 struct alignas(64) TensorMap {
     unsigned char opaque[128];
