@@ -1,5 +1,6 @@
 // The 16-bit types of kernels, by the compiler's own.
 #pragma once
+#include <cmath>
 #include <cstring>
 
 namespace fractal {
@@ -37,6 +38,7 @@ inline bf16 from_float<bf16>(float v) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};
     return {(unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
+inline float exp2_short(float v) { return exp2f(v); }
 inline bool finite(float v) {
     unsigned bits;
     memcpy(&bits, &v, 4);

@@ -538,6 +538,7 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile(\"\" : \"+r\"(read)::\"memory\");
+            __syncwarp();
             RELEASE_STEP
             previous = stage;
             if (++stage == STAGES) {
@@ -555,6 +556,7 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
         }
         wgmma_wait<0>();
         asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
+        __syncwarp();
         RELEASE_LAST
 "
     .replace("WORD", word)

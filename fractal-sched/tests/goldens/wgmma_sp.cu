@@ -235,6 +235,7 @@ gemm_wgmma_sp_bf16_128x128x64(
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile("" : "+r"(read)::"memory");
+            __syncwarp();
             if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
             previous = stage;
             if (++stage == STAGES) {
@@ -252,6 +253,7 @@ gemm_wgmma_sp_bf16_128x128x64(
         }
         wgmma_wait<0>();
         asm volatile("" : "+r"(even), "+r"(odd)::"memory");
+        __syncwarp();
         if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {

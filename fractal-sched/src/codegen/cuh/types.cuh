@@ -43,6 +43,12 @@ __device__ __forceinline__ bf16 from_float<bf16>(float v) {
     return h;
 }
 
+// 2^v to two units in the last place, from 2^-126 on; below, zero.
+__device__ __forceinline__ float exp2_short(float v) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+    return power;
+}
 __device__ __forceinline__ bool finite(float v) { return (__float_as_uint(v) & 0x7f800000u) != 0x7f800000u; }
 
 }  // namespace fractal
