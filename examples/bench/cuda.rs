@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use fractal::cuda::{
-    Buffer, CudaDevice, CudaError, DenseEpilogue, DenseGemm, DenseOperands, DeviceInputs, Graph, Stream,
+    Buffer, CudaDevice, CudaError, DenseEpilogue, DenseGemm, DenseOperands, DeviceInputs, Graph, Options, Stream,
     download_tensor, upload_tensor,
 };
 use fractal::pattern::Pattern;
@@ -14,7 +14,7 @@ use fractal::{DType, Device, Layer, Pruned, Tensor};
 
 use crate::Result;
 use crate::args::Ending;
-use crate::device::{Bench, Operands, Run, gemm};
+use crate::device::{Bench, Host, Operands, Run, gemm};
 use crate::measure::random;
 use crate::profile::{Launches, Rates};
 
@@ -340,7 +340,7 @@ impl Run for CudaRun {
         Ok(Some(Launches { kernels, weight_bytes, stored, two_of_four }))
     }
 
-    fn host(&self) -> Result<Option<Duration>> {
+    fn host(&self) -> Result<Option<Host>> {
         let mut best = Duration::MAX;
         for _ in 0..3 {
             self.stream.synchronize()?;
@@ -351,6 +351,18 @@ impl Run for CudaRun {
             best = best.min(start.elapsed() / HOST_CALLS);
         }
         self.stream.synchronize()?;
-        Ok(Some(best))
+        let compile = match self.calls.layer().and_then(Layer::cuda) {
+            None => None,
+            Some(weight) => {
+                let (device, source) = (weight.device(), weight.source(&weight.config(self.calls.m))?);
+                let start = Instant::now();
+                device.compiler()?.compile(&source, device.info().arch, &Options::default())?;
+                let compiled = start.elapsed();
+                let start = Instant::now();
+                device.compile(&source, &Options::default())?;
+                Some((compiled, start.elapsed()))
+            }
+        };
+        Ok(Some(Host { call: best, compile }))
     }
 }

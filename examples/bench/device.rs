@@ -44,6 +44,15 @@ pub trait Bench: Sync {
     fn operands(&self, w: &Tensor, x: &Tensor, bias: &[f32]) -> Result<Box<dyn Operands + '_>>;
 }
 
+/// CPU time.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// To put a call on the device's queue.
+    pub call: Duration,
+    /// To compile the kernel, and to read it from the cache.
+    pub compile: Option<(Duration, Duration)>,
+}
+
 /// One layer's operands.
 pub trait Operands {
     /// The baseline: the fastest dense GEMM of this device, on the same resources.
@@ -84,8 +93,8 @@ pub trait Run {
         Ok(None)
     }
 
-    /// CPU time to put a call on the device's queue, where calls do not wait.
-    fn host(&self) -> Result<Option<Duration>> {
+    /// What a call costs the CPU, where calls do not wait.
+    fn host(&self) -> Result<Option<Host>> {
         Ok(None)
     }
 }

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use crate::Result;
 use crate::args::{Ending, Shape};
-use crate::device::{Bench, Operands, Run};
+use crate::device::{Bench, Host, Operands, Run};
 use crate::profile::{Profile, Rates};
 
 /// A row that takes long ends after this time, but never before [`FEWEST_ROUNDS`].
@@ -68,7 +68,7 @@ pub struct Effort {
 /// The baseline of a layer.
 pub struct Dense {
     run: Box<dyn Run>,
-    host: Option<Duration>,
+    host: Option<Host>,
 }
 
 /// What was measured.

@@ -6,6 +6,7 @@ use fractal::cuda::GraphKernel;
 use serde_json::{Value, json};
 
 use crate::args::Shape;
+use crate::device::Host;
 
 /// What a device does at best, measured in the same run.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +42,8 @@ pub struct Profile {
     /// Operations of the stored weights.
     pub executed: f64,
     pub time: Duration,
-    /// CPU time to put one call on a stream.
-    pub host: Option<Duration>,
+    /// Of the CPU.
+    pub host: Option<Host>,
 }
 
 impl Profile {
@@ -51,7 +52,7 @@ impl Profile {
         (shape, element): (Shape, usize),
         (kept, packed_bytes): (usize, usize),
         (launches, rates): (Launches, Rates),
-        (time, host): (Duration, Option<Duration>),
+        (time, host): (Duration, Option<Host>),
     ) -> Profile {
         let Shape { n, k, m } = shape;
         let operations = |weights: usize| 2.0 * weights as f64 * m as f64;
@@ -97,8 +98,13 @@ impl Profile {
 
     /// The block under a row.
     pub fn lines(&self, side: &str) -> Vec<String> {
-        let host =
-            self.host.map_or(String::new(), |host| format!(", {:.1} us of CPU a call", host.as_secs_f64() * 1e6));
+        let host = self.host.map_or(String::new(), |Host { call, compile }| {
+            let compile = compile.map_or(String::new(), |(compiled, read)| {
+                let [compiled, read] = [compiled, read].map(|time| time.as_secs_f64() * 1e3);
+                format!(", kernel compiled in {compiled:.0} ms, read from the cache in {read:.1} ms")
+            });
+            format!(", {:.1} us of CPU a call{compile}", call.as_secs_f64() * 1e6)
+        });
         let first = format!(
             "  {side}: {:.1} % of the bound of {:.1} us ({}): at least {:.2} MB, {:.2} GFLOP needed, {:.2} executed, \
              weight {:.2} MB{host}",
@@ -152,7 +158,9 @@ impl Profile {
             "copied_gb_s": self.rates.copied / 1e9,
             "dense_tflop_s": self.rates.dense / 1e12,
             "multiprocessors": self.rates.multiprocessors,
-            "host_us": self.host.map(|host| host.as_secs_f64() * 1e6),
+            "host_us": self.host.map(|host| host.call.as_secs_f64() * 1e6),
+            "compile_ms": self.host.and_then(|host| host.compile).map(|(compiled, _)| compiled.as_secs_f64() * 1e3),
+            "cached_ms": self.host.and_then(|host| host.compile).map(|(_, read)| read.as_secs_f64() * 1e3),
             "kernels": kernels.collect::<Vec<_>>(),
         })
     }

@@ -219,14 +219,27 @@ impl CudaWeight {
         Ok(self.kernel_for(&self.config(m))?.info().clone())
     }
 
+    /// The source of one of its kernels, with its headers.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] of a configuration that is no kernel.
+    pub fn source(&self, config: &KernelConfig) -> Result<Source, Error> {
+        let generated = self.plan.source(config).map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
+        Ok(source_of(&generated))
+    }
+
+    /// The GPU that it is on.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
     fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(config) {
             return Ok(kernel.clone());
         }
-        let layout = |reason| Error::Layout { kernel: config.name(), reason };
-        let generated = self.plan.source(config).map_err(layout)?;
-        let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
+        let source = self.source(config)?;
+        let kernel = self.device.kernel(&source, &config.name(), &Options::default())?;
         kernels.insert(config.clone(), kernel.clone());
         Ok(kernel)
     }
