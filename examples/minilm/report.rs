@@ -157,8 +157,8 @@ impl<'a> Report<'a> {
         match self.timed_on_gpu {
             None => "whole forward passes of all sentences".into(),
             Some(dtype) => format!(
-                "GPU time of all linear layers for all tokens at once, in {dtype}, activations on the GPU; the dense ones \
-                 are cuBLASLt's\nfastest without bias, nonlinearity and residual, the pruned ones have them"
+                "GPU time of all linear layers for all tokens at once, filled up to a multiple of 8, in {dtype}, activations \
+                 on the GPU; the dense\nones are cuBLASLt's fastest without bias, nonlinearity and residual, the pruned ones have them"
             ),
         }
     }

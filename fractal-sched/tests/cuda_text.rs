@@ -87,7 +87,7 @@ fn generated_kernels_are_as_before() {
             0.25,
             KernelConfig {
                 intrinsic: Intrinsic::Wgmma,
-                stages: 8,
+                stages: 6,
                 resident: 4,
                 runs: true,
                 column_run: 64,

@@ -39,6 +39,7 @@ inline bf16 from_float<bf16>(float v) {
     return {(unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 inline float exp2_short(float v) { return exp2f(v); }
+inline float least(float a, float b) { return a != a || a < b ? a : b; }
 inline bool finite(float v) {
     unsigned bits;
     memcpy(&bits, &v, 4);

@@ -16,6 +16,8 @@ const FILL: f64 = 2700.0;
 const OUT: f64 = 16.0;
 /// Cycles to exchange sums in a cluster, fixed and by token of a warpgroup.
 const EXCHANGE: (f64, f64) = (1000.0, 17.0);
+/// Cycles that blocks that share weights take to meet, at their start and at their end.
+const MEETINGS: f64 = 1200.0;
 /// Of the multiprocessors, what clusters can use: they must not cross the groups in which the multiprocessors lie.
 const CLUSTERED: f64 = 0.9;
 
@@ -58,7 +60,8 @@ fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -
     let finish = results / OUT / split + exchange;
     let average = (load.steps as f64 / load.tiles.max(1) as f64 / split).ceil() * step + finish;
     let longest = (load.longest as f64 / split).ceil() * step + finish;
-    FILL + longest.max((items as f64 / teams).ceil() * average)
+    let meetings = if config.share > 1 { MEETINGS } else { 0.0 };
+    FILL + meetings + longest.max((items as f64 / teams).ceil() * average)
 }
 
 /// Weights first; then one warpgroup's results leave while the other multiplies, whichever takes longer.
@@ -135,16 +138,16 @@ mod tests {
         for (tiles, m, expected) in [(32, 8192, 128), (64, 8192, 128), (24, 4096, 132), (3, 130, 6), (200, 256, 132)] {
             assert_eq!(blocks(&resident, tiles, m, 132), expected, "{tiles} tiles, {m} tokens");
         }
-        let of = |cluster| plan.hopper_config(128, traits, 128, cluster).unwrap();
-        assert_eq!(blocks(&of([1, 2]), 32, 8192, 132), 132);
-        assert_eq!(blocks(&of([1, 2]), 3, 300, 132), 12);
-        assert_eq!(blocks(&of([4, 1]), 3, 300, 132), 36);
+        let of = |tokens, cluster| plan.hopper_config(128, traits, tokens, cluster).unwrap();
+        assert_eq!(blocks(&of(256, [1, 2]), 32, 8192, 132), 132);
+        assert_eq!(blocks(&of(256, [1, 2]), 3, 600, 132), 12);
+        assert_eq!(blocks(&of(128, [4, 1]), 3, 300, 132), 36);
     }
 
     #[test]
     fn tiles_fill_the_multiprocessors() {
         for (n, k, m, expected) in [
-            (4096, 4096, 4096, "128x256x64"),
+            (4096, 4096, 4096, "128x256x64_share2"),
             (4096, 1024, 8192, "128x128x64_resident4"),
             (3072, 768, 4096, "128x128x64_resident4"),
             (4200, 200, 1032, "128x128x64_resident4"),

@@ -153,9 +153,9 @@ impl KernelPlan {
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
     pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
         let base = self.hopper_config(rows, traits, 128, [1, 1])?;
-        let (resident, stages) = if steps <= 4 { (4, 8) } else { (8, 4) };
-        let config = KernelConfig { resident, stages, ..base };
-        (steps <= 8 && config.check().is_ok()).then_some(config)
+        let resident = if steps <= 4 { 4 } else { 8 };
+        let with = |stages| KernelConfig { resident, stages, ..base.clone() };
+        (3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())
     }
 
     /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.

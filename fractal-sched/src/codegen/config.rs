@@ -315,6 +315,9 @@ impl KernelConfig {
                 "resident: expected 0, 4 or 8, these with wgmma, 128 rows, 128 tokens, no split and no stored zeros, found {self}"
             ));
         }
+        if self.share > 1 && (self.rows, self.tokens, self.intrinsic) != (128, 256, Intrinsic::Wgmma) {
+            return Err(format!("share: expected 1, or 2 with wgmma, 128 rows and 256 tokens, found {self}"));
+        }
         if ![0, 8, 16, 32, 64].contains(&self.column_run) {
             return Err(format!("column run: expected 0, 8, 16, 32 or 64, found {}", self.column_run));
         }

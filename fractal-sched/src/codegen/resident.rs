@@ -181,8 +181,8 @@ LOAD_WEIGHTS                }
 
 fn consumer(config: &KernelConfig) -> String {
     let own_staging = if config.runs {
-        "    // Two buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+        "    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
 "
     } else {

@@ -37,9 +37,14 @@ pub(super) fn chunk(config: &KernelConfig) -> usize {
     (group_tokens(config) / config.split).min(most)
 }
 
-/// Bytes of staging: 16 rows of each multiplying warp, twice.
+/// Buffers of results of a warp or warpgroup: two that take turns, or as many as there are where few weights stay.
+fn buffers(config: &KernelConfig) -> usize {
+    if config.runs && config.resident == 4 { 4 } else { 2 }
+}
+
+/// Bytes of staging: 16 rows of each multiplying warp, in all buffers.
 pub(super) fn staging_bytes(config: &KernelConfig) -> usize {
-    8 * 2 * 16 * chunk(config) * 2
+    8 * 16 * chunk(config) * 2 * buffers(config)
 }
 
 /// Bytes for the sums that the blocks of a cluster exchange: those of each thread.
@@ -67,6 +72,7 @@ constexpr int SHARE = {};            // blocks that share its weights, each with
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = {};           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = {};          // of such chunks
 ",
         config.stage_bytes(),
         staging_bytes(config),
@@ -74,6 +80,7 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
         config.split,
         config.share,
         chunk(config),
+        buffers(config),
     );
     let sums = match exchange_bytes(config) {
         0 => String::new(),
@@ -408,8 +415,8 @@ fn consumer(config: &KernelConfig) -> String {
     let (row0, token0) = if config.rows == 128 { ("group * 64", "0") } else { ("0", "group * GROUP_TOKENS") };
     let (staging, claim) = if config.runs {
         (
-            "    // Two buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+            "    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
 ",
             "            // Both are free again long before they are needed.
@@ -534,11 +541,11 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
             wgmma_commit();
             if (step == first) fetch_ahead();
         };
-        // The step before is done: its positions are read, and its stage may be filled again.
+        // The step before is done: its positions are read, by all that read them, and its stage may be filled again.
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile(\"\" : \"+r\"(read)::\"memory\");
-            __syncwarp();
+            group_sync(group);
             RELEASE_STEP
             previous = stage;
             if (++stage == STAGES) {
@@ -556,7 +563,7 @@ FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + 
         }
         wgmma_wait<0>();
         asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
-        __syncwarp();
+        group_sync(group);
         RELEASE_LAST
 "
     .replace("WORD", word)
@@ -685,10 +692,10 @@ fn store_rows() -> &'static str {
 /// A warpgroup its 64 rows, by the copy engine, which runs on while the next tile is multiplied.
 fn store_runs() -> &'static str {
     "            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
-            buffer ^= 1;
-            if (NUMBER >= 2) {
-                // The box before the last has left this buffer.
-                if (threadIdx.x % 128 == 0) boxes_read<1>();
+            buffer = (buffer + 1) % BUFFERS;
+            if (NUMBER >= BUFFERS) {
+                // The oldest box has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<BUFFERS - 1>();
                 group_sync(group);
             }
 #pragma unroll

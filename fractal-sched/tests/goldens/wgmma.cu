@@ -24,6 +24,7 @@ constexpr int SHARE = 2;            // blocks that share its weights, each with 
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 2;          // of such chunks
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
@@ -192,8 +193,8 @@ gemm_wgmma_f16_128x256x64_share2_runs(
     const unsigned long long ws = descriptor(base + X_STAGE * 2 + group * (64 * 128), 16, 8 * 128);
     // Each warp has 16 rows.
     const int row0 = group * 64 + warp * 16;
-    // Two buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
     // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
     int numbers_ahead = -1;
@@ -261,10 +262,10 @@ gemm_wgmma_f16_128x256x64_share2_runs(
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {
             const unsigned box = buffers + buffer * (64 * CHUNK * 2);
-            buffer ^= 1;
-            if (c >= 2) {
-                // The box before the last has left this buffer.
-                if (threadIdx.x % 128 == 0) boxes_read<1>();
+            buffer = (buffer + 1) % BUFFERS;
+            if (c >= BUFFERS) {
+                // The oldest box has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<BUFFERS - 1>();
                 group_sync(group);
             }
 #pragma unroll

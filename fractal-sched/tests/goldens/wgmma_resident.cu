@@ -2,7 +2,7 @@
 //   let (n2, n3) = split(n, 128);
 //   let (k4, k5) = split(k, 64);
 //   let k6 = skip(k4, per = (n2), keep = 25%);
-// wgmma f16: 128 rows x 128 tokens x 64 columns, 8 stages, 384 threads, 230656 bytes of shared memory, vectors of 8, at most 4 steps of W resident | * 0.5 | + residual0[n, m] | relu
+// wgmma f16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 230656 bytes of shared memory, vectors of 8, at most 4 steps of W resident | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -15,16 +15,17 @@ constexpr int ROWS = 128;            // rows of W a block
 constexpr int TOKENS = 128;          // tokens a block
 constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
-constexpr int STAGES = 8;           // steps in flight
+constexpr int STAGES = 6;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
 constexpr unsigned STAGE_BYTES = 16384;  // bytes of a stage: X, W, positions
-constexpr unsigned STAGING_BYTES = 32768;
+constexpr unsigned STAGING_BYTES = 65536;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 1;            // blocks that share the steps of a tile
 constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 4;          // of such chunks
 constexpr int RUN = 64;             // columns that follow one another, a box of X
 constexpr int GROUPS = STEP / RUN;
 constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
@@ -139,8 +140,8 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base, STEP * 128, 1024);
     const unsigned long long ws = descriptor(weights, 16, 1024);
-    // Two buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (2 * 64 * CHUNK * 2);
+    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
     // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
     int tile = -1, steps = 0, changes = 0, tile_rows[2];
@@ -222,10 +223,10 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {
             const unsigned box = buffers + buffer * (64 * CHUNK * 2);
-            buffer ^= 1;
-            if (half * (PIECE / CHUNK) + c >= 2) {
-                // The box before the last has left this buffer.
-                if (threadIdx.x % 128 == 0) boxes_read<1>();
+            buffer = (buffer + 1) % BUFFERS;
+            if (half * (PIECE / CHUNK) + c >= BUFFERS) {
+                // The oldest box has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<BUFFERS - 1>();
                 group_sync(group);
             }
 #pragma unroll

@@ -26,6 +26,7 @@ constexpr int SHARE = 1;            // blocks that share its weights, each with 
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 2;          // of such chunks
 constexpr int P_STAGE = 256;            // words of positions a stage
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
@@ -231,11 +232,11 @@ gemm_wgmma_sp_bf16_128x128x64(
             wgmma_commit();
             if (step == first) fetch_ahead();
         };
-        // The step before is done: its positions are read, and its stage may be filled again.
+        // The step before is done: its positions are read, by all that read them, and its stage may be filled again.
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile("" : "+r"(read)::"memory");
-            __syncwarp();
+            group_sync(group);
             if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
             previous = stage;
             if (++stage == STAGES) {
@@ -253,7 +254,7 @@ gemm_wgmma_sp_bf16_128x128x64(
         }
         wgmma_wait<0>();
         asm volatile("" : "+r"(even), "+r"(odd)::"memory");
-        __syncwarp();
+        group_sync(group);
         if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {

@@ -24,6 +24,7 @@ constexpr int SHARE = 1;            // blocks that share its weights, each with 
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 2;          // of such chunks
 constexpr unsigned SUM_BYTES = 65536;  // sums that the blocks of a cluster exchange
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;

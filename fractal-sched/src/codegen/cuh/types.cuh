@@ -49,6 +49,12 @@ __device__ __forceinline__ float exp2_short(float v) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
     return power;
 }
+// The smaller one; NaN where one is.
+__device__ __forceinline__ float least(float a, float b) {
+    float v;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
 __device__ __forceinline__ bool finite(float v) { return (__float_as_uint(v) & 0x7f800000u) != 0x7f800000u; }
 
 }  // namespace fractal
