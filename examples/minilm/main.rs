@@ -228,7 +228,9 @@ fn measure(
         Some(gpu) => {
             let layer =
                 |name: &String| prune::layer(device, pattern, sparsity, dense, name, (gpu.dtype(), gpu.tokens()));
-            gpu.time(&names.par_iter().map(layer).collect::<Result<Vec<_>>>()?)?
+            let layers = names.par_iter().map(layer).collect::<Result<Vec<_>>>()?;
+            row.set_kernels(layers.iter().map(|layer| layer.kernel(gpu.tokens())));
+            gpu.time(&layers)?
         }
     };
     Ok(row)

@@ -53,6 +53,14 @@ impl Row {
         *self.kernels.entry(layer.kernel.clone()).or_default() += 1;
     }
 
+    /// The kernels that are timed, where they are others than those that make the embeddings.
+    pub fn set_kernels(&mut self, kernels: impl Iterator<Item = String>) {
+        self.kernels.clear();
+        for kernel in kernels {
+            *self.kernels.entry(kernel).or_default() += 1;
+        }
+    }
+
     pub fn compare(&mut self, dense: &[Vec<f32>], pruned: &[Vec<f32>]) {
         let cosines: Vec<f64> = dense.iter().zip(pruned).map(|(a, b)| cosine(a, b)).collect();
         self.mean_cosine = cosines.iter().sum::<f64>() / cosines.len() as f64;

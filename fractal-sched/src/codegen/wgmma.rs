@@ -73,6 +73,7 @@ constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = {};           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = {};          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 ",
         config.stage_bytes(),
         staging_bytes(config),
@@ -287,9 +288,9 @@ fn box_producer(config: &KernelConfig) -> String {
                         barrier_wait(empty + 8 * stage, phase ^ 1);
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
-                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
                             {load}
-{positions}                        }}
+{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
+                        }}
                         __syncwarp();
 {LOAD_BOXES}                        if (++stage == STAGES) {{
                             stage = 0;
@@ -360,9 +361,9 @@ fn producer(config: &KernelConfig) -> String {
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
-                        barrier_expect(full + 8 * stage, {bytes});
                         {load}
-{positions}                    }}
+{positions}                        barrier_expect(full + 8 * stage, {bytes});
+                    }}
                     __syncwarp();
                     const unsigned to = xs + chunk;
                     if (here == 0xffffu && m0 + TOKENS <= m) {{
@@ -703,9 +704,17 @@ fn store_runs() -> &'static str {
                 PACK
                 store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
             }
-            fence_async();
-            group_sync(group);
-            if (threadIdx.x % 128 == 0) store_box(y_map, numbers, m0 + c * CHUNK, box, numbers >= 0);
+            if (c % TOGETHER == TOGETHER - 1) {
+                fence_async();
+                group_sync(group);
+                if (threadIdx.x % 128 == 0) {
+#pragma unroll
+                    for (int i = TOGETHER - 1; i >= 0; --i) {
+                        const unsigned filled = buffers + (buffer + BUFFERS - 1 - i) % BUFFERS * (64 * CHUNK * 2);
+                        store_box(y_map, numbers, m0 + (c - i) * CHUNK, filled, numbers >= 0);
+                    }
+                }
+            }
         }
 "
 }

@@ -25,6 +25,7 @@ constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
@@ -145,8 +146,8 @@ gemm_wgmma_f16_128x256x64_share2_runs(
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
                         bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2);
                     }
                     __syncwarp();
                     const unsigned to = xs + chunk;
@@ -285,9 +286,17 @@ gemm_wgmma_f16_128x256x64_share2_runs(
                 }
                 store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
             }
-            fence_async();
-            group_sync(group);
-            if (threadIdx.x % 128 == 0) store_box(y_map, numbers, m0 + c * CHUNK, box, numbers >= 0);
+            if (c % TOGETHER == TOGETHER - 1) {
+                fence_async();
+                group_sync(group);
+                if (threadIdx.x % 128 == 0) {
+#pragma unroll
+                    for (int i = TOGETHER - 1; i >= 0; --i) {
+                        const unsigned filled = buffers + (buffer + BUFFERS - 1 - i) % BUFFERS * (64 * CHUNK * 2);
+                        store_box(y_map, numbers, m0 + (c - i) * CHUNK, filled, numbers >= 0);
+                    }
+                }
+            }
         }
     }
     // Shared memory must last until it is read, and the results be there when the kernel ends.

@@ -26,6 +26,7 @@ constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 4;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr int RUN = 64;             // columns that follow one another, a box of X
 constexpr int GROUPS = STEP / RUN;
 constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
@@ -253,9 +254,17 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
                 }
                 store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
             }
-            fence_async();
-            group_sync(group);
-            if (threadIdx.x % 128 == 0) store_box(y_map, numbers, m0 + c * CHUNK, box, numbers >= 0);
+            if (c % TOGETHER == TOGETHER - 1) {
+                fence_async();
+                group_sync(group);
+                if (threadIdx.x % 128 == 0) {
+#pragma unroll
+                    for (int i = TOGETHER - 1; i >= 0; --i) {
+                        const unsigned filled = buffers + (buffer + BUFFERS - 1 - i) % BUFFERS * (64 * CHUNK * 2);
+                        store_box(y_map, numbers, m0 + (c - i) * CHUNK, filled, numbers >= 0);
+                    }
+                }
+            }
         }
         }
     }

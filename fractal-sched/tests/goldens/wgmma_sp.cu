@@ -27,6 +27,7 @@ constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr int P_STAGE = 256;            // words of positions a stage
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
@@ -150,9 +151,9 @@ gemm_wgmma_sp_bf16_128x128x64(
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
-                        barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
                         bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
                     }
                     __syncwarp();
                     const unsigned to = xs + chunk;

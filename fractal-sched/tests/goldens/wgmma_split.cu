@@ -25,6 +25,7 @@ constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
 constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr unsigned SUM_BYTES = 65536;  // sums that the blocks of a cluster exchange
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
@@ -157,8 +158,8 @@ gemm_wgmma_f16_64x256x64_split2_covered(
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2);
                     }
                     __syncwarp();
                     const unsigned to = xs + chunk;
