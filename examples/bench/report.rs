@@ -155,7 +155,7 @@ impl Report {
                 keys.push(key(row));
             }
         }
-        println!("\ngeometric means of the speedups");
+        println!("\ngeometric means of the speedups, by the sparsity asked for");
         for wanted in keys {
             let logs: Vec<f64> =
                 self.rows.iter().filter(|row| key(row) == wanted).map(|row| speedup(&row.row).ln()).collect();

@@ -79,8 +79,11 @@ impl Device {
     /// Compiles a GEMM.
     ///
     /// # Errors
-    /// Where this device cannot run it.
+    /// Where this device cannot run it, or one name means two operands of the epilogue.
     pub fn compile(&self, gemm: &Gemm) -> Result<Kernel, Error> {
+        if let Some(operand) = gemm.bias().iter().find(|name| gemm.residual().contains(name)) {
+            return Err(Error::TwoRoles { operand: operand.clone() });
+        }
         Ok(Kernel { compiled: self.backend.compile(gemm)?, gemm: Arc::new(gemm.clone()) })
     }
 }
@@ -163,7 +166,7 @@ impl Layer {
     /// likewise Y, and residuals as Y. A bias is a column of n f32 values.
     ///
     /// # Errors
-    /// An operand that is missing, unknown, or of another shape or type; a device that fails.
+    /// An operand that is missing, unknown, given twice, or of another shape or type; a device that fails.
     pub fn run(&self, x: &Tensor, operands: &[(&str, &Tensor)]) -> Result<Tensor, Error> {
         let m = if self.gemm.input() == Layout::FeatureMajor { x.columns() } else { x.rows() };
         let (rows, columns) = self.result_shape(m);
@@ -199,6 +202,12 @@ impl Layer {
         let needed = || gemm.bias().iter().chain(gemm.residual()).cloned().collect::<Vec<_>>();
         if let Some((unknown, _)) = operands.iter().find(|(name, _)| !needed().iter().any(|n| n == name)) {
             return Err(Error::Unknown { operand: (*unknown).into(), needed: needed() });
+        }
+        for (operand, _) in operands {
+            let times = operands.iter().filter(|(name, _)| name == operand).count();
+            if times > 1 {
+                return Err(Error::Repeated { operand: (*operand).into(), times });
+            }
         }
         let find = |name: &String| {
             let found = operands.iter().find(|(n, _)| n == name).map(|(_, tensor)| *tensor);
@@ -250,4 +259,27 @@ impl Layer {
 fn check(operand: &str, tensor: &Tensor, expected: (usize, usize), layout: &'static str) -> Result<(), Error> {
     let found = (tensor.rows(), tensor.columns());
     if found == expected { Ok(()) } else { Err(Error::Shape { operand: operand.into(), expected, layout, found }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Magnitude, prune};
+    use fractal_dsl::pattern::Pattern;
+    use fractal_dsl::{DType, EpilogueOp};
+
+    #[test]
+    fn an_operand_has_one_tensor_and_one_role() {
+        let pattern = Pattern::dense(2, 3).unwrap();
+        let gemm = |ops: &[EpilogueOp]| Gemm::new(pattern.clone(), DType::F32).with_epilogue(ops);
+        let (bias, residual) = (EpilogueOp::Bias("b".into()), EpilogueOp::Residual("b".into()));
+        let error = Device::cpu().compile(&gemm(&[bias.clone(), residual])).err().unwrap();
+        assert_eq!(error.to_string(), "operand `b` is a bias and a residual of the same epilogue; give them two names");
+        let pruned = prune(&pattern, &Tensor::zeros(DType::F32, 2, 3), &Magnitude).unwrap();
+        let layer = Device::cpu().compile(&gemm(&[bias])).and_then(|kernel| kernel.load(&pruned)).unwrap();
+        let (x, b) = (Tensor::zeros(DType::F32, 3, 1), Tensor::vector(&[1.0, 2.0]));
+        assert_eq!(layer.run(&x, &[("b", &b)]).unwrap().to_f32(), [1.0, 2.0]);
+        let error = layer.run(&x, &[("b", &b), ("b", &b)]).unwrap_err();
+        assert_eq!(error.to_string(), "operand `b` is given 2 times; give it once");
+    }
 }

@@ -113,6 +113,20 @@ pub enum Error {
         /// All operands of the epilogue.
         needed: Vec<String>,
     },
+    /// An operand that a call gives more than once.
+    #[error("operand `{operand}` is given {times} times; give it once")]
+    Repeated {
+        /// The operand.
+        operand: String,
+        /// How often.
+        times: usize,
+    },
+    /// An operand that the epilogue adds both as a vector and as a matrix.
+    #[error("operand `{operand}` is a bias and a residual of the same epilogue; give them two names")]
+    TwoRoles {
+        /// The operand.
+        operand: String,
+    },
     /// A device that is not there or not known.
     #[error("device `{asked}`: {reason}")]
     Device {

@@ -7,7 +7,8 @@ use thiserror::Error;
 
 /// How much each weight matters.
 pub trait Importance {
-    /// Scores of the weights [n, k], row-major: one for each weight, finite, greater meaning more important.
+    /// Scores of the weights [n, k], row-major: one for each weight, finite and not negative, greater meaning more important.
+    /// What is retained is a sum of them over the sum of all.
     ///
     /// # Errors
     /// Whatever keeps the scores from being computed.
@@ -60,6 +61,18 @@ pub enum PruneError {
         /// The weight.
         value: f32,
     },
+    /// A negative score.
+    #[error(
+        "prune: the score of the weight at ({n}, {k}) is {value}; expected one of at least 0, such as its absolute value"
+    )]
+    Negative {
+        /// Row.
+        n: usize,
+        /// Column.
+        k: usize,
+        /// The score.
+        value: f32,
+    },
     /// The scores do not fit, or the pattern is at fault.
     #[error("prune: {0}")]
     Pattern(#[from] PatternError),
@@ -89,6 +102,10 @@ pub struct Pruned {
 pub fn prune(pattern: &Pattern, weight: &Tensor, importance: &dyn Importance) -> Result<Pruned, PruneError> {
     let weights = checked(pattern, weight)?;
     let scores = importance.scores(&weights, pattern.n(), pattern.k())?;
+    if let Some(at) = scores.iter().position(|&score| score < 0.0) {
+        let k = pattern.k().max(1);
+        return Err(PruneError::Negative { n: at / k, k: at % k, value: scores[at] });
+    }
     let selection = pattern.project(&scores)?;
     let mask = pattern.mask(&selection)?;
     let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
@@ -206,5 +223,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn negative_scores_are_refused() {
+        let pattern = Pattern::dense(2, 3).unwrap();
+        let weight = Tensor::zeros(DType::F32, 2, 3);
+        let error = prune(&pattern, &weight, &Given(vec![0.0, 1.0, 2.0, 3.0, 4.0, -0.5])).unwrap_err();
+        assert!(error.to_string().starts_with("prune: the score of the weight at (1, 2) is -0.5; expected one of"));
+        prune(&pattern, &weight, &Given(vec![-0.0; 6])).unwrap();
     }
 }
