@@ -1,6 +1,6 @@
 //! The configuration of one generated kernel: a small printable record, from which everything else follows.
 
-use super::{Decode, wgmma};
+use super::{Decode, hopper};
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use std::fmt;
@@ -148,7 +148,7 @@ impl KernelConfig {
             return decode.shared_bytes(self);
         }
         let extra = if self.is_hopper() {
-            wgmma::staging_bytes(self) + wgmma::exchange_bytes(self) + wgmma::BARRIER_BYTES
+            hopper::staging_bytes(self) + hopper::exchange_bytes(self) + hopper::BARRIER_BYTES
         } else {
             0
         };
@@ -159,7 +159,7 @@ impl KernelConfig {
 
     /// Of Hopper's kernels: tokens that a warp or warpgroup stores at a time.
     pub fn chunk(&self) -> usize {
-        wgmma::chunk(self)
+        hopper::chunk(self)
     }
 
     /// Bias operands of the epilogue.
@@ -339,7 +339,7 @@ impl KernelConfig {
         // Half of a warpgroup's tokens are sums of a thread; what else it needs must fit beside them.
         let curved = self.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu));
         let (residuals, zeros) = (self.residuals(), self.stored_zeros);
-        let crowded = match wgmma::group_tokens(self) {
+        let crowded = match hopper::group_tokens(self) {
             256 => self.split > 1 || residuals > 1 || curved && (zeros || residuals > 0),
             128 => residuals > 1 || curved && residuals > 0 && !self.runs || zeros && self.split == 4,
             _ => false,

@@ -1,6 +1,6 @@
 //! The order of a kernel's pieces.
 
-use super::{KernelConfig, Provenance, decode, ffma, load, mma_sp, mma_sync, resident, store, wgmma};
+use super::{KernelConfig, Provenance, decode, ffma, hopper, load, mma_sp, mma_sync, store};
 use fractal_dsl::{DType, Intrinsic};
 
 /// A CUDA source: text, and the headers it includes.
@@ -118,10 +118,10 @@ pub fn emit(config: &KernelConfig, provenance: &Provenance) -> Result<CudaSource
         let pieces = [
             head(config, provenance),
             constants(config),
-            wgmma::instruction(config),
+            hopper::instruction(config),
             store::exact(config),
             signature(config, &name, "1"),
-            if config.resident > 0 { resident::body(config) } else { wgmma::body(config) },
+            hopper::body(config),
             "}\n".into(),
         ];
         return Ok(CudaSource { name, text: pieces.join("\n") });
@@ -190,8 +190,7 @@ fn constants(config: &KernelConfig) -> String {
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
-        let resident = if config.resident > 0 { resident::constants(config) } else { String::new() };
-        wgmma::constants(config) + &resident
+        hopper::constants(config)
     } else {
         format!("constexpr int WARP_ROWS = {warp_rows};\nconstexpr int WARP_TOKENS = {warp_tokens};\n")
     };

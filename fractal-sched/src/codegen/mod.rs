@@ -8,10 +8,10 @@
 //! |---|---|
 //! | configuration, sizes, name | `config` |
 //! | the order of the pieces | `emit` |
-//! | condensing X and loading W | `load`; `ffma` and `wgmma` their own |
-//! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `wgmma`, `resident` |
+//! | condensing X and loading W | `load`; `ffma` and `hopper` their own |
+//! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `hopper` |
 //! | the whole main loop for few tokens | `decode` |
-//! | epilogue and store | `store`; `ffma` and `wgmma` in part their own |
+//! | epilogue and store | `store`; `ffma` and `hopper` in part their own |
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
 
@@ -19,15 +19,14 @@ mod config;
 mod decode;
 mod emit;
 mod ffma;
+mod hopper;
 mod load;
 mod mma_sp;
 mod mma_sync;
 mod provenance;
-mod resident;
 mod store;
 pub mod tables;
 mod transpose;
-mod wgmma;
 
 pub use config::{Division, KernelConfig};
 pub use decode::Decode;

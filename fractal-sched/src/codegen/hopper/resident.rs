@@ -6,7 +6,9 @@
 //! weights seldom; that is announced by two barriers: the weights are there, and both warpgroups are done with the last.
 
 use super::KernelConfig;
-use super::wgmma::{self, LOAD_BOXES};
+use super::finish::{end, finish};
+use super::full_arrivals;
+use super::load::LOAD_BOXES;
 
 /// Constants, then everything between the signature and the end of the kernel.
 pub(super) fn constants(config: &KernelConfig) -> String {
@@ -46,7 +48,7 @@ fn place(config: &KernelConfig) -> String {
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
 
 "
-    .replace("ARRIVALS", &wgmma::full_arrivals(config, 0).to_string())
+    .replace("ARRIVALS", &full_arrivals(config, 0).to_string())
 }
 
 /// A tile's weights, when both warpgroups are done with the last one's.
@@ -220,7 +222,7 @@ fn consumer(config: &KernelConfig) -> String {
         .collect();
     // What ordinary copies brought is fenced.
     let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
-    let (finish, end) = (wgmma::finish(config, "half * (PIECE / CHUNK) + c"), wgmma::end(config));
+    let (finish, end) = (finish(config, "half * (PIECE / CHUNK) + c"), end(config));
     format!(
         "    take_registers<216>();
     int stage = 0;

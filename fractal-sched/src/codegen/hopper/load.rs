@@ -1,0 +1,193 @@
+//! The warpgroup that copies: lists of kept columns -> stages of X and W in shared memory.
+
+use super::KernelConfig;
+use fractal_dsl::Intrinsic;
+
+/// What the copy engine brings of a step's weights.
+struct Weights {
+    bytes: &'static str,
+    positions: &'static str,
+}
+
+fn weights(config: &KernelConfig) -> Weights {
+    if config.intrinsic == Intrinsic::WgmmaSp {
+        Weights {
+            bytes: "W_STAGE * 2 + P_STAGE * 4",
+            positions: "                        bulk_copy(ws + W_STAGE * 2, positions + (size_t)(range.first + ahead + u) * P_STAGE, P_STAGE * 4, full + 8 * stage);\n",
+        }
+    } else {
+        Weights { bytes: "W_STAGE * 2", positions: "" }
+    }
+}
+
+/// The producer's part in the cluster's last meeting.
+fn joined(config: &KernelConfig) -> &'static str {
+    if config.split * config.share > 1 { "        __syncwarp();\n        cluster_sync();\n" } else { "" }
+}
+
+/// The weights of one step, whole or this block's part for all of the cluster.
+fn load_weights(config: &KernelConfig) -> &'static str {
+    if config.share > 1 {
+        "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
+    } else {
+        "bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);"
+    }
+}
+
+/// The boxes of one step: `column`, the tokens `m0`, the place `xs` and the stage are known.
+pub(super) const LOAD_BOXES: &str = "#pragma unroll
+                    for (int c = 0; c < TOKENS / 64; ++c) {
+                        if (lane < GROUPS) load_box(x_map, column, m0 + c * 64, xs + c * (STEP * 128) + lane * (RUN * 128), full + 8 * stage);
+                    }
+";
+
+pub(super) fn box_producer(config: &KernelConfig) -> String {
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+        if (warp == 0) {{
+            // The first columns of the groups of four steps are fetched while the four before are copied: of a step, eight lanes.
+            auto fetch = [&](Range range, int step) {{
+                const int mine = range.first + step + lane / 8, group = lane % 8;
+                return mine < range.last && group < GROUPS ? load_now(columns + (size_t)mine * STEP + group * RUN) : -1;
+            }};
+            int stage = 0, turn = 0;
+            unsigned phase = 0;
+            Item item = fetch_item(0), coming = fetch_item(1);
+            Range range = part(item);
+            int far = fetch(range, 0);
+            // X is what the kernel before may have written.
+            dependency_wait();
+            for (; item.tile >= 0; ++turn) {{
+                const Range next = part(coming);
+                const int m0 = item.m0;
+                item = coming;
+                coming = fetch_item(turn + 2);
+                const int steps = range.last - range.first;
+                for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
+                    // Used before more is fetched: to wait for the one would be to wait for the other.
+                    const int near = far < 0 ? NOWHERE : far;
+                    far = ahead + 4 < steps ? fetch(range, ahead + 4) : fetch(next, 0);
+#pragma unroll
+                    for (int u = 0; u < 4; ++u) {{
+                        if (ahead + u >= steps) break;
+                        const int column = __shfl_sync(0xffffffffu, near, u * 8 + lane % 8);
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (lane == 0) {{
+                            {load}
+{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
+                        }}
+                        __syncwarp();
+{LOAD_BOXES}                        if (++stage == STAGES) {{
+                            stage = 0;
+                            phase ^= 1;
+                        }}
+                    }}
+                }}
+                range = next;
+            }}
+        }}
+{joined}        return;
+    }}
+
+"
+    )
+}
+
+pub(super) fn producer(config: &KernelConfig) -> String {
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
+        const int sub = lane / LANES;
+        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned row_chunks = m / 8;
+        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+        // warp's rows.
+        auto fetch = [&](Range range, int step) {{
+            const int mine = range.first + step + lane / 16;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+        }};
+        int stage = 0, turn = 0;
+        unsigned phase = 0;
+        Item item = fetch_item(0), coming = fetch_item(1);
+        Range range = part(item);
+        int near = fetch(range, 0), far = fetch(range, 2);
+        // X is what the kernel before may have written.
+        dependency_wait();
+        for (; item.tile >= 0; ++turn) {{
+            const Range next = part(coming);
+            const int m0 = item.m0;
+            item = coming;
+            coming = fetch_item(turn + 2);
+            const int token = m0 + lane % LANES * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const int steps = range.last - range.first;
+            for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
+                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
+                // before more is fetched: to wait for the one would be to wait for the other.
+                const unsigned there[2] = {{__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)}};
+                const unsigned places[2] = {{near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks}};
+                const bool more = ahead + 4 < steps;
+                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+#pragma unroll
+                for (int u = 0; u < 4; ++u) {{
+                    if (ahead + u >= steps) break;
+                    unsigned offset[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {{
+                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
+                    }}
+                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (lane == 0 && warp == (stage & 3)) {{
+                        {load}
+{positions}                        barrier_expect(full + 8 * stage, {bytes});
+                    }}
+                    __syncwarp();
+                    const unsigned to = xs + chunk;
+                    if (here == 0xffffu && m0 + TOKENS <= m) {{
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {{
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {{
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offset[i] + p * 32);
+                            }}
+                        }}
+                    }} else {{
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {{
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {{
+                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            }}
+                        }}
+                    }}
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {{
+                        stage = 0;
+                        phase ^= 1;
+                    }}
+                }}
+            }}
+            range = next;
+        }}
+        // No copy may be under way when the block ends.
+        asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
+{joined}        return;
+    }}
+
+"
+    )
+}
