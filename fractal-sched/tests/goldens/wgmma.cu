@@ -182,7 +182,6 @@ gemm_wgmma_f16_128x256x64_share2_runs(
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncwarp();
         cluster_sync();
         return;
     }

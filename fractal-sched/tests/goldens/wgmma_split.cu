@@ -194,7 +194,6 @@ gemm_wgmma_f16_64x256x64_split2_covered(
         }
         // No copy may be under way when the block ends.
         asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncwarp();
         cluster_sync();
         return;
     }

@@ -22,7 +22,7 @@ fn weights(config: &KernelConfig) -> Weights {
 
 /// The producer's part in the cluster's last meeting.
 fn joined(config: &KernelConfig) -> &'static str {
-    if config.split * config.share > 1 { "        __syncwarp();\n        cluster_sync();\n" } else { "" }
+    if config.split * config.share > 1 { "        cluster_sync();\n" } else { "" }
 }
 
 /// The weights of one step, whole or this block's part for all of the cluster.
