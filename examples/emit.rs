@@ -18,7 +18,7 @@ struct Args {
     #[arg(long, default_value = "tw:128")]
     pattern: String,
     /// Part of the weight that is dropped, where the pattern does not say [default: 0.75].
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     sparsity: Option<f64>,
     /// n,k,m: output features, input features, tokens.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true, default_values_t = [1024, 1024, 1024])]
@@ -48,10 +48,9 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let &[n, k, m] = args.shape.as_slice() else {
         return Err(format!("--shape: expected n,k,m, found {} numbers", args.shape.len()).into());
     };
-    if [n, k, m].contains(&0) || n.saturating_mul(k) > 1 << 28 {
-        return Err(
-            format!("--shape: expected n, k, m of at least 1 and a weight of at most 2^28, found {n},{k},{m}").into()
-        );
+    if [n, k, m].contains(&0) || n.saturating_mul(k) > 1 << 28 || m > 1 << 30 {
+        let expected = "n, k, m of at least 1, a weight of at most 2^28 elements and at most 2^30 tokens";
+        return Err(format!("--shape: expected {expected}, found {n},{k},{m}").into());
     }
     if !(60..=130).contains(&args.sm) {
         return Err(format!("--sm: expected a compute capability such as 80, 90 or 100, found {}", args.sm).into());

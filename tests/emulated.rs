@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     case("tw:128", DType::F16, (140, 900, 72), 128, 2, &["bias"]),
     case("shfl-vw:32", DType::BF16, (300, 260, 136), 128, 4, &["bias"]),
     Case { infinite: true, ..case("ew", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
+    Case { infinite: true, ..case("bw:128x64", DType::BF16, (150, 200, 136), 128, 1, &["bias", "gelu"]) },
     case("bw:128x32", DType::F16, (200, 800, 136), 128, 2, &["bias"]),
     case("bw:64x16", DType::BF16, (130, 500, 392), 256, 1, &["relu"]),
     Case { rows_of_x: true, ..case("bw:128x64", DType::F16, (200, 640, 136), 128, 1, &[]) },

@@ -194,6 +194,8 @@ fn every_name_prints_as_it_parses() {
         "vnm:64:3:8",
         "vnm:64:2:3",
         "hybrid:1x1",
+        "hybrid:32x16/128x64",
+        "hybrid:128x64/33x16",
         "tw:99999999999999",
     ] {
         let error = name.parse::<Named>().unwrap_err();

@@ -282,4 +282,20 @@ mod tests {
         let error = layer.run(&x, &[("b", &b), ("b", &b)]).unwrap_err();
         assert_eq!(error.to_string(), "operand `b` is given 2 times; give it once");
     }
+
+    #[test]
+    fn rows_longer_than_a_block_of_the_cpu_are_multiplied() {
+        for (n, m) in [(1, 1), (3, 8)] {
+            let k = 131_073;
+            let pattern = Pattern::dense(n, k).unwrap();
+            let w = Tensor::from_f32(DType::F32, n, k, &vec![0.5; n * k]).unwrap();
+            let pruned = prune(&pattern, &w, &Magnitude).unwrap();
+            let layer = Device::cpu_with_threads(2)
+                .compile(&Gemm::new(pattern, DType::F32))
+                .and_then(|kernel| kernel.load(&pruned))
+                .unwrap();
+            let x = Tensor::from_f32(DType::F32, k, m, &vec![2.0; k * m]).unwrap();
+            assert_eq!(layer.run(&x, &[]).unwrap().to_f32(), vec![k as f32; n * m]);
+        }
+    }
 }

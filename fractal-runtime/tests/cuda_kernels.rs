@@ -136,10 +136,11 @@ fn configs() -> Vec<KernelConfig> {
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
     for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
         for (at, epilogue) in epilogues.into_iter().enumerate() {
-            let traits = Traits { runs: at % 2 == 0, column_run: [0, 64, 8][at % 3], ..RUNS };
-            let config = plan("tw:128", dtype).resident_config(128, traits, steps).expect("it fits");
-            configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() });
-            configs.push(KernelConfig { epilogue: epilogue.to_vec(), runs: !config.runs, ..config });
+            for runs in [true, false] {
+                let traits = Traits { runs, column_run: [0, 64, 8][at % 3], ..RUNS };
+                let config = plan("tw:128", dtype).resident_config(128, traits, steps).expect("it fits");
+                configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config });
+            }
         }
     }
     for (at, (tokens, vector)) in

@@ -48,6 +48,8 @@ pub fn masked_gemm(
                     *value + f64::from(residual[at])
                 }
                 Step::Relu => value.max(0.0),
+                // The limit, where the product would be NaN.
+                Step::Gelu if *value == f64::NEG_INFINITY => 0.0,
                 // The normal distribution's integral by its series: slow, and unlike any kernel's.
                 Step::Gelu => *value * normal_integral(*value),
                 Step::Silu => *value / (1.0 + (-*value).exp()),

@@ -56,7 +56,9 @@ pub enum PatternError {
         len: usize,
     },
     /// A ratio outside (0, 1].
-    #[error("keep ratio is {found}; expected more than 0 and at most 1 (0 % < keep <= 100 %)")]
+    #[error(
+        "keep ratio is {found}; expected at least 0.000001, the unit in which ratios are held, and at most 1 (100 %)"
+    )]
     KeepRatio {
         /// The ratio found, as a fraction.
         found: f64,

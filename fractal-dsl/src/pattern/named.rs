@@ -19,7 +19,7 @@ pub const NAMED_PATTERNS: [(&str, &str); 14] = [
     ("vnm:V[:2:M]", "V:N:M: 4 of M columns in each block of V rows, then 2 of those 4 in each row"),
     ("shfl-bw:GxB", "rows in an order found by pruning, then block-wise"),
     ("shfl-vw:G", "rows in an order found by pruning, then tile-wise by G rows"),
-    ("hybrid:GxB/gxb", "blocks inside blocks: each level keeps the square root of the ratio"),
+    ("hybrid:GxB/gxb", "blocks inside blocks that they divide: each level keeps the square root of the ratio"),
 ];
 
 /// A named pattern with its sizes; [`Named::pattern`] applies it to a weight.
@@ -286,7 +286,10 @@ fn parse(text: &str) -> Option<Named> {
         }
         "hybrid" => {
             let (outer, inner) = sizes.split_once('/')?;
-            Named::Hybrid { outer: block(outer)?, inner: block(inner)? }
+            let (outer, inner) = (block(outer)?, block(inner)?);
+            // Of other sizes, the inner blocks would leave the outer ones' edges ragged, and keep more than was asked.
+            let divides = outer.0.is_multiple_of(inner.0) && outer.1.is_multiple_of(inner.1);
+            divides.then_some(Named::Hybrid { outer, inner })?
         }
         _ => {
             let (kept, of) = (size(name)?, size(sizes)?);

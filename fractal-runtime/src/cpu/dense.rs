@@ -85,7 +85,7 @@ impl<'a, T: Element> Run<'a, T> {
         // Taken, not borrowed: a caller's own rayon job may run on this thread while this one waits.
         let [w_wide, mut x_wide, product] = WIDE.take();
         let x = widen(&self.x, 0, self.k, self.threads, &mut x_wide);
-        let rows = self.n.div_ceil(self.threads).min((BLOCK / self.k.max(1)).next_multiple_of(16));
+        let rows = self.n.div_ceil(self.threads).min((BLOCK / self.k.max(1)).max(1).next_multiple_of(16));
         let finite = AtomicBool::new(true);
         let mut own = (w_wide, product);
         if self.m > FEW_TOKENS || self.threads == 1 && T::as_f32(&[]).is_some() {

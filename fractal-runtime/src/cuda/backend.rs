@@ -1,7 +1,7 @@
 //! The GPU as a backend: a GEMM's plan and a pruned weight -> tables on the device, and kernels compiled when first needed.
 
 use super::choose;
-use super::plan::{KernelPlan, TableShape};
+use super::plan::{KernelPlan, MOST_TOKENS, TableShape};
 use super::tiles::DeviceTiles;
 use super::{
     Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
@@ -251,7 +251,7 @@ impl CudaWeight {
         }
         let config = self.config(m);
         let tokens = m.div_ceil(config.tokens);
-        if m >= 1 << 31 || tokens > 65_535 {
+        if tokens > 65_535 {
             return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
         }
         let grid = if let Some(Decode { slab, .. }) = config.decode {
@@ -343,7 +343,11 @@ impl CudaWeight {
         if m == 0 {
             return Ok(());
         }
+        if m > MOST_TOKENS {
+            return Err(Error::TooManyTokens { m, most: MOST_TOKENS });
+        }
         let element = self.plan.gemm.dtype().bytes();
+        let bytes_of = |rows: usize| rows.saturating_mul(m).saturating_mul(element);
         let short = |operand: &str, buffer: &Buffer, bytes: usize| {
             let found = buffer.bytes();
             if found >= bytes {
@@ -352,15 +356,15 @@ impl CudaWeight {
                 Err(Error::ShortBuffer { operand: operand.into(), expected: bytes, found })
             }
         };
-        short("x", inputs.x, k * m * element)?;
-        short("y", inputs.y, n * m * element)?;
+        short("x", inputs.x, bytes_of(k))?;
+        short("y", inputs.y, bytes_of(n))?;
         let gemm = &self.plan.gemm;
         if inputs.bias.len() != gemm.bias().len() || inputs.residual.len() != gemm.residual().len() {
             let needed: Vec<String> = gemm.bias().iter().chain(gemm.residual()).cloned().collect();
             return Err(Error::Missing { operand: "of the epilogue".into(), needed });
         }
         inputs.bias.iter().try_for_each(|b| short("bias", b, n * 4))?;
-        inputs.residual.iter().try_for_each(|r| short("residual", r, n * m * element))?;
+        inputs.residual.iter().try_for_each(|r| short("residual", r, bytes_of(n)))?;
         let call = self.call(m)?;
         let turned = match gemm.input() {
             Layout::FeatureMajor => None,

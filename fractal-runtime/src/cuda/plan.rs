@@ -18,6 +18,9 @@ use fractal_sched::{Form, LoopIr};
 /// Up to so many tokens, `wgmma`'s tiles are too wide.
 const DECODE_TOKENS: usize = 32;
 
+/// Kernels count tokens in an `int`.
+pub(super) const MOST_TOKENS: usize = i32::MAX as usize;
+
 /// Boxes of X a step, at most.
 const MOST_BOXES: usize = 32;
 
@@ -176,6 +179,8 @@ impl KernelPlan {
     /// The kernel that runs for m tokens on such tables on a GPU: the one with the least expected time. Needs no GPU.
     pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> KernelConfig {
         let &TableShape { rows, traits, load, .. } = tables;
+        // No launch takes more.
+        let m = m.min(MOST_TOKENS);
         let dtype = self.gemm.dtype();
         if m.is_multiple_of(8) && m > DECODE_TOKENS {
             // Its blocks share items evenly, not steps.

@@ -337,8 +337,9 @@ fn reduce() -> &'static str {
         for (int h = 0; h < 2; ++h) {
             const int n_row = row_list[row + h * 8];
             if (n_row < 0) continue;
-            finish(top + row + h * 8, n_row, token, v[2 * h]);
-            finish(top + row + h * 8, n_row, token + 1, v[2 * h + 1]);
+            // One at a time: for both there are no registers.
+#pragma unroll 1
+            for (int e = 0; e < 2; ++e) finish(top + row + h * 8, n_row, token + e, e ? v[2 * h + 1] : v[2 * h]);
         }
     }
 "
