@@ -341,11 +341,7 @@ impl KernelConfig {
         let (residuals, zeros) = (self.residuals(), self.stored_zeros);
         let crowded = match hopper::group_tokens(self) {
             256 => self.split > 1 || residuals > 1 || curved && (zeros || residuals > 0),
-            128 => {
-                residuals > 1
-                    || curved && residuals > 0 && !self.runs
-                    || zeros && (self.split == 4 || self.split > 1 && curved)
-            }
+            128 => residuals > 1 || curved && residuals > 0 && !self.runs || zeros && self.split > 1,
             _ => false,
         };
         if crowded {
