@@ -75,7 +75,7 @@ fn generated_kernels_are_as_before() {
             KernelConfig {
                 intrinsic: Intrinsic::Wgmma,
                 rows: 64,
-                tokens: 256,
+                tokens: 128,
                 split: 2,
                 stored_zeros: true,
                 ..half.clone()

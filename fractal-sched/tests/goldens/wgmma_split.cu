@@ -1,7 +1,7 @@
 // tw:64 of a 1024 x 1024 weight
 //   let (n2, n3) = split(n, 64);
 //   let k4 = skip(k, per = (n2), keep = 25%);
-// wgmma f16: 64 rows x 256 tokens x 64 columns, 3 stages, 384 threads, 222464 bytes of shared memory, vectors of 8, 2 blocks a tile
+// wgmma f16: 64 rows x 128 tokens x 64 columns, 3 stages, 384 threads, 124160 bytes of shared memory, vectors of 8, 2 blocks a tile
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -11,33 +11,33 @@ using namespace fractal;
 
 using T = f16;
 constexpr int ROWS = 64;            // rows of W a block
-constexpr int TOKENS = 256;          // tokens a block
+constexpr int TOKENS = 128;          // tokens a block
 constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
 constexpr int STAGES = 3;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
-constexpr unsigned STAGE_BYTES = 40960;  // bytes of a stage: X, W, positions
-constexpr unsigned STAGING_BYTES = 32768;
-constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
+constexpr unsigned STAGE_BYTES = 24576;  // bytes of a stage: X, W, positions
+constexpr unsigned STAGING_BYTES = 16384;
+constexpr int GROUP_TOKENS = 64;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 2;            // blocks that share the steps of a tile
 constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
 constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
-constexpr int CHUNK = 64;           // tokens a warp stages at a time
+constexpr int CHUNK = 32;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
 constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
-constexpr unsigned SUM_BYTES = 65536;  // sums that the blocks of a cluster exchange
+constexpr unsigned SUM_BYTES = 32768;  // sums that the blocks of a cluster exchange
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
-// d[64 x 128] = a[64 x 16] b[16 x 128] (+ d where `accumulate`); a is K-major, b is token-major.
+// d[64 x 64] = a[64 x 16] b[16 x 64] (+ d where `accumulate`); a is K-major, b is token-major.
 __device__ __forceinline__ void multiply(
-    float (&d)[64], unsigned long long a, unsigned long long b, int accumulate) {
+    float (&d)[32], unsigned long long a, unsigned long long b, int accumulate) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 1;\n}"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 1;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ float exact(
 }
 
 extern "C" __global__ void __cluster_dims__(SPLIT * SHARE, 1, 1) __launch_bounds__(THREADS, 1)
-gemm_wgmma_f16_64x256x64_split2_covered(
+gemm_wgmma_f16_64x128x64_split2_covered(
     const T* __restrict__ x,
     T* __restrict__ y,
     const T* __restrict__ values,
