@@ -196,7 +196,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
                 phase ^= 1;
             }
         }
-        // Both buffers are free again long before they are needed.
+        // All buffers are free again long before they are needed.
         if (threadIdx.x % 128 == 0) boxes_read<0>();
         group_sync(group);
         wgmma_wait<0>();

@@ -89,6 +89,18 @@ pub(super) fn finish(config: &KernelConfig, number: &str) -> String {
     )
 }
 
+/// Where a warpgroup's boxes, or a warp's rows, wait for their stores.
+pub(super) fn buffers_of_group(config: &KernelConfig) -> &'static str {
+    if config.runs {
+        "    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
+    int buffer = 0;
+"
+    } else {
+        "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n"
+    }
+}
+
 /// What a multiplying warpgroup does at last.
 pub(super) fn end(config: &KernelConfig) -> &'static str {
     if config.runs {

@@ -96,19 +96,57 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     )
 }
 
-pub(super) fn producer(config: &KernelConfig) -> String {
-    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
-    format!(
-        "    if (group == 2) {{
-        give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+/// Where a lane of the copying warps copies to; for rows that come one by one.
+pub(super) const PLACE: &str =
+    "        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
         constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         const unsigned row_chunks = m / 8;
-        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+";
+
+/// Of step `u`: where its rows of X begin, and which of them there are, from `places` and `there`.
+pub(super) const OFFSETS: &str = "                    unsigned offset[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
+                    }
+                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+";
+
+/// The rows of one step: `source`, `token`, the place `xs` and the stage are known.
+pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs + chunk;
+                    if (here == 0xffffu && m0 + TOKENS <= m) {
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offset[i] + p * 32);
+                            }
+                        }
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            }
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+";
+
+pub(super) fn producer(config: &KernelConfig) -> String {
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+{PLACE}        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
         // warp's rows.
         auto fetch = [&](Range range, int step) {{
             const int mine = range.first + step + lane / 16;
@@ -140,42 +178,14 @@ pub(super) fn producer(config: &KernelConfig) -> String {
 #pragma unroll
                 for (int u = 0; u < 4; ++u) {{
                     if (ahead + u >= steps) break;
-                    unsigned offset[COUNT];
-#pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {{
-                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
-                    }}
-                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
-                    barrier_wait(empty + 8 * stage, phase ^ 1);
+{OFFSETS}                    barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
                         {load}
 {positions}                        barrier_expect(full + 8 * stage, {bytes});
                     }}
                     __syncwarp();
-                    const unsigned to = xs + chunk;
-                    if (here == 0xffffu && m0 + TOKENS <= m) {{
-#pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {{
-#pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {{
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + offset[i] + p * 32);
-                            }}
-                        }}
-                    }} else {{
-#pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {{
-#pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {{
-                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + (kept ? offset[i] + p * 32 : 0), kept);
-                            }}
-                        }}
-                    }}
-                    barrier_arrive_after_copies(full + 8 * stage);
-                    if (++stage == STAGES) {{
+{COPY_ROWS}                    if (++stage == STAGES) {{
                         stage = 0;
                         phase ^= 1;
                     }}

@@ -1,6 +1,7 @@
 //! The warpgroups that multiply: stages -> sums in registers.
 
 use super::KernelConfig;
+use super::finish::buffers_of_group;
 use fractal_dsl::Intrinsic;
 
 /// A warp's word that it has read a stage, to whoever fills it.
@@ -10,6 +11,11 @@ fn release(config: &KernelConfig, condition: &str) -> String {
     } else {
         format!("if ({condition} && lane == 0) barrier_arrive(empty + 8 * previous);")
     }
+}
+
+/// What ordinary copies brought is fenced before the tensor cores read it.
+pub(super) fn fence(config: &KernelConfig) -> &'static str {
+    if config.column_run > 0 { "" } else { "            fence_async();\n" }
 }
 
 pub(super) fn consumer(config: &KernelConfig) -> String {
@@ -22,24 +28,17 @@ pub(super) fn consumer(config: &KernelConfig) -> String {
         ("0".into(), "group * (GROUP_TOKENS / 64 * STEP * 128)")
     };
     let (row0, token0) = if config.rows == 128 { ("group * 64", "0") } else { ("0", "group * GROUP_TOKENS") };
-    let (staging, claim) = if config.runs {
-        (
-            "    // Buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
-    int buffer = 0;
-",
-            "            // Both are free again long before they are needed.
+    let staging = buffers_of_group(config);
+    let claim = if config.runs {
+        "            // Both are free again long before they are needed.
             if (threadIdx.x % 128 == 0) boxes_read<0>();
             group_sync(group);
-",
-        )
+"
     } else {
-        ("    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n", "")
+        ""
     };
-    // What ordinary copies brought is fenced.
-    let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
     let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() }
-        .replace("FENCE", fence)
+        .replace("FENCE", fence(config))
         .replace("RELEASE_STEP", &release(config, "step > first"))
         .replace("RELEASE_LAST", &release(config, "last > first"));
     // Set in vain, since the first multiplication sets them again; but it ends their lives before the repair, whose registers

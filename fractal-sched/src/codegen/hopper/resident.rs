@@ -6,9 +6,10 @@
 //! weights seldom; that is announced by two barriers: the weights are there, and both warpgroups are done with the last.
 
 use super::KernelConfig;
-use super::finish::{end, finish};
+use super::finish::{buffers_of_group, end, finish};
 use super::full_arrivals;
-use super::load::LOAD_BOXES;
+use super::load::{COPY_ROWS, LOAD_BOXES, OFFSETS, PLACE};
+use super::multiply::fence;
 
 /// Constants, then everything between the signature and the end of the kernel.
 pub(super) fn constants(config: &KernelConfig) -> String {
@@ -112,11 +113,7 @@ fn box_producer() -> String {
 fn producer() -> String {
     "    if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X, two at once, 16 lanes each.
-        const int sub = lane / 16;
-        const unsigned chunk = lane % 16 / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
-        const unsigned row_chunks = m / 8;
-        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows. Offsets into X in units of 16 bytes,
+PLACE        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows. Offsets into X in units of 16 bytes,
         // and a bit for each row that there is.
         unsigned places[RESIDENT / 2], there[RESIDENT / 2];
         int tile = -1, steps = 0, changes = 0, stage = 0;
@@ -144,29 +141,14 @@ LOAD_WEIGHTS                }
                 if (changes == 0) dependency_wait();
                 ++changes;
             }
-            const int m0 = item % token_tiles * TOKENS, token = m0 + lane % 16 * 8;
+            const int m0 = item % token_tiles * TOKENS, token = m0 + lane % LANES * 8;
             const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
 #pragma unroll
             for (int u = 0; u < RESIDENT; ++u) {
                 if (u >= steps) break;
-                unsigned offset[8];
-#pragma unroll
-                for (int i = 0; i < 8; ++i) offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * 2 + sub);
-                const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
-                barrier_wait(empty + 8 * stage, phase ^ 1);
-                const unsigned at = base + stage * STAGE_BYTES + chunk;
-                if (here == 0xffffu && m0 + TOKENS <= m) {
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + offset[i]);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) {
-                        const bool kept = token < m && here >> (i * 2 + sub) & 1;
-                        copy_chunk(at + i * 256 + ((within ^ ((i * 2 + sub) & 7)) << 4), source + (kept ? offset[i] : 0), kept);
-                    }
-                }
-                barrier_arrive_after_copies(full + 8 * stage);
-                if (++stage == STAGES) {
+OFFSETS                barrier_wait(empty + 8 * stage, phase ^ 1);
+                const unsigned xs = base + stage * STAGE_BYTES;
+COPY_ROWS                if (++stage == STAGES) {
                     stage = 0;
                     phase ^= 1;
                 }
@@ -179,19 +161,14 @@ LOAD_WEIGHTS                }
 
 "
     .replace("LOAD_WEIGHTS", LOAD_WEIGHTS)
+    .replace("PLACE", PLACE)
+    .replace("OFFSETS", OFFSETS)
+    .replace("COPY_ROWS", COPY_ROWS)
 }
 
 fn consumer(config: &KernelConfig) -> String {
-    let own_staging = if config.runs {
-        "    // Buffers of 64 rows in turn.
-    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
-    int buffer = 0;
-"
-    } else {
-        "    const unsigned mine = staging + (group * 4 + warp) * (2 * 16 * CHUNK * 2);\n"
-    };
     let claim = if config.runs {
-        "        // Both buffers are free again long before they are needed.
+        "        // All buffers are free again long before they are needed.
         if (threadIdx.x % 128 == 0) boxes_read<0>();
         group_sync(group);
 "
@@ -220,8 +197,7 @@ fn consumer(config: &KernelConfig) -> String {
             )
         })
         .collect();
-    // What ordinary copies brought is fenced.
-    let fence = if config.column_run > 0 { "" } else { "            fence_async();\n" };
+    let (fence, own_staging) = (fence(config), buffers_of_group(config));
     let (finish, end) = (finish(config, "half * (PIECE / CHUNK) + c"), end(config));
     format!(
         "    take_registers<216>();
