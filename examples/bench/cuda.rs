@@ -357,7 +357,8 @@ impl Run for CudaRun {
                 let (device, source) = (weight.device(), weight.source(&weight.config(self.calls.m))?);
                 // The compiler may remember texts.
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-                let new = source.clone().append(&format!("constexpr unsigned long long NEW_TEXT = {now}ull;\n"));
+                let mut new = source.clone();
+                new.text += &format!("constexpr unsigned long long NEW_TEXT = {now}ull;\n");
                 let start = Instant::now();
                 device.compiler()?.compile(&new, device.info().arch, &Options::default())?;
                 let compiled = start.elapsed();

@@ -33,12 +33,6 @@ impl Source {
         Source { name: name.into(), text: text.into(), headers: Vec::new() }
     }
 
-    /// With more text at its end.
-    pub fn append(mut self, text: &str) -> Source {
-        self.text.push_str(text);
-        self
-    }
-
     /// With one more header.
     pub fn header(mut self, name: impl Into<String>, text: impl Into<String>) -> Source {
         self.headers.push((name.into(), text.into()));
