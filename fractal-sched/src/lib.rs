@@ -22,5 +22,5 @@ pub use execute::{ExecuteError, Machine, Tables, execute};
 pub use interpret::{Operands, apply_epilogue, interpret};
 pub use loop_ir::LoopIr;
 pub use lower::{LowerError, lower};
-pub use schedule::{EpilogueStep, Form, Schedule};
+pub use schedule::{EpilogueStep, Form, KernelRequest, Schedule};
 pub use verify::{VerifyError, verify};

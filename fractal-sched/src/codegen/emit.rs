@@ -187,7 +187,7 @@ fn constants(config: &KernelConfig) -> String {
     let whole = if config.division.is_some() { "tile" } else { "block" };
     let positions = match config.position_bytes() {
         0 => String::new(),
-        bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
+        bytes => format!("constexpr int P_STAGE = {};            // words of positions a step\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
         hopper::constants(config)

@@ -176,6 +176,11 @@ __device__ __forceinline__ int load_now(const int* from) {
     asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
     return v;
 }
+__device__ __forceinline__ unsigned load_now(const unsigned* from) {
+    unsigned v;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(from));
+    return v;
+}
 __device__ __forceinline__ float load_now(const float* from) {
     float v;
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(from));
