@@ -70,13 +70,14 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         other => Err(format!("--epilogue: expected bias, residual, relu, gelu or silu, found `{other}`")),
     });
     let epilogue = epilogue.collect::<Result<Vec<_>, _>>()?;
-    let pattern = match args.pattern.parse::<Named>() {
+    let gemm = match args.pattern.parse::<Named>() {
         // A pattern that fixes its sparsity refuses another one.
-        Ok(named) => named.pattern(n, k, keep.or(named.fixed_keep()).unwrap_or(0.25))?,
+        Ok(named) => Gemm::new(named.pattern(n, k, keep.or(named.fixed_keep()).unwrap_or(0.25))?, dtype),
         Err(unknown) if !args.pattern.contains([' ', '(']) => return Err(unknown.into()),
-        Err(_) => Program::for_pattern_text(&args.pattern, n, k, dtype)?.pattern(n, k)?,
+        Err(_) => Gemm::of(&Program::for_pattern_text(&args.pattern, n, k, dtype)?, n, k)?,
     };
-    let gemm = Gemm::new(pattern.clone(), dtype).with_epilogue(&epilogue);
+    let gemm = gemm.with_epilogue(&epilogue);
+    let pattern = gemm.pattern().clone();
     if args.loop_ir {
         let form = if pattern.gpu_violations().is_empty() { Form::Condensed } else { Form::Scalar };
         print!("{}", lower(&pattern, &Schedule { form, m_tile: 128, epilogue: gemm.steps().to_vec() })?);
@@ -91,7 +92,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     };
     let weight = Tensor::from_f32(dtype, n, k, &(0..n * k).map(|_| random()).collect::<Vec<_>>())?;
     let (least, tables) = plan.lay_out(&prune(&pattern, &weight, &Magnitude)?)?;
-    let config = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200);
+    let config = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)?;
     print!("{}", plan.source(&config)?.text);
     Ok(())
 }

@@ -6,7 +6,7 @@ pub use fractal_runtime::{
     self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, SparseGemm, Tensor, cpu,
     cuda, model, pack_masked, prune,
 };
-pub use fractal_sched as sched;
+pub use fractal_sched::{self as sched, KernelRequest};
 
 /// What the expansion of [`sparse_gemm!`] names; not for direct use.
 #[doc(hidden)]

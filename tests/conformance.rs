@@ -6,9 +6,11 @@ mod support;
 
 use fractal::cuda::{Gpu, KernelPlan, TableShape};
 use fractal::sched::Form;
-use fractal::{DType, Device, Magnitude, Tensor, prune};
+use fractal::{DType, Device, Error, Gemm, Magnitude, Tensor, prune};
 use rayon::prelude::*;
-use support::{FEW_TOKENS, LARGE, PATTERNS, SHAPES, check, check_unkept_activations, cuda_or_skip, gemm, pattern};
+use support::{
+    FEW_TOKENS, LARGE, PATTERNS, SHAPES, check, check_gemm, check_unkept_activations, cuda_or_skip, gemm, pattern,
+};
 
 /// Runs all cases whose multiply-adds stay below `most`; a slow backend takes fewer of the large ones.
 fn all_cases(device: &Device, dtype: DType, most: usize) {
@@ -131,17 +133,137 @@ const TURNED: &[Family] = &[
     ("wgmma_sp_bf16_128x64x64_split4_boxes64_runs", "2:4", DType::BF16, (260, 3000, 136), 9),
 ];
 
+/// The name of the kernel that a GPU of this compute capability runs, or why there is none.
+fn chosen(gemm: &Gemm, m: usize, sm: u32) -> Result<String, Error> {
+    let (n, k, dtype) = (gemm.pattern().n(), gemm.pattern().k(), gemm.dtype());
+    let w: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 1009) as f32 / 1009.0 - 0.5).collect();
+    let w = Tensor::from_f32(dtype, n, k, &w)?;
+    let plan = KernelPlan::new(gemm, sm)?;
+    let (least, tables) = plan.lay_out(&prune(gemm.pattern(), &w, &Magnitude)?)?;
+    Ok(plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)?.name())
+}
+
 #[test]
 fn each_family_of_kernels_has_a_case() {
     for &(expected, text, dtype, (n, k, m), case) in FAMILIES.iter().chain(TURNED) {
-        let w: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 1009) as f32 / 1009.0 - 0.5).collect();
-        let w = Tensor::from_f32(dtype, n, k, &w).expect("as long as its shape");
-        let pattern = pattern(text, n, k, 0.25, dtype);
-        let pruned = prune(&pattern, &w, &Magnitude).expect("a pattern prunes its own shape");
-        let plan = KernelPlan::new(&gemm(&pattern, dtype, case), 90).expect("it is planned");
-        let (least, tables) = plan.lay_out(&pruned).expect("it is laid out");
-        let name = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200).name();
+        let name = chosen(&gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
         assert!(name.contains(expected), "{text} {dtype} {n}/{k}/{m} runs {name}, expected {expected}");
+    }
+}
+
+/// Part of a kernel's name; pattern, type and shape; the statements that ask for it.
+type Asked = (&'static str, &'static str, DType, (usize, usize, usize), &'static str);
+
+/// Each is another kernel than the one that would be chosen.
+const ASKED: &[Asked] = &[
+    ("gemm_ffma_f16", "tw:128", DType::F16, (130, 170, 64), "tensorize(n, m, k, ffma)"),
+    ("gemm_ffma_f32_32x64x16", "tw:128", DType::F32, (260, 300, 264), "tile(n, 32); tile(m, 64)"),
+    ("gemm_mma_sync_f16_128x32x64", "tw:128", DType::F16, (260, 300, 264), "tensorize(n, m, k, mma_sync)"),
+    ("gemm_mma_sync_f16_32x16x64", "tw:128", DType::F16, (260, 300, 264), "tile(n, 32); tile(m, 16); pipeline(2)"),
+    ("gemm_mma_sync_bf16", "2:4", DType::BF16, (260, 300, 136), "tensorize(n, m, k, mma_sync)"),
+    ("gemm_mma_sp_bf16", "2:4", DType::BF16, (260, 300, 136), "tensorize(n, m, k, mma_sp)"),
+    ("gemm_mma_sync_bf16_128x16x64_decode", "tw:128", DType::BF16, (300, 700, 4), "tile(m, 16)"),
+    ("gemm_wgmma_bf16", "2:4", DType::BF16, (260, 300, 136), "tensorize(n, m, k, wgmma)"),
+    ("gemm_wgmma_bf16", "tw:128", DType::BF16, (260, 300, 16), "tensorize(n, m, k, wgmma)"),
+    ("gemm_wgmma_sp_f16_64x", "tvw:128", DType::F16, (260, 300, 136), "tile(n, 64); tensorize(n, m, k, wgmma_sp)"),
+    ("gemm_wgmma_f16_64x512x64", "tw:128", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
+    ("gemm_wgmma_f16_128x128x64_split4", "tw:128", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
+    ("gemm_wgmma_f16_128x256x64_share2", "tw:128", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
+    ("resident4", "tw:128", DType::F16, (260, 900, 264), "resident(w)"),
+    ("128x64x64_runs", "bw:128x64", DType::F16, (260, 900, 264), "tile(m, 64); cluster(k, 1); condense(x, 1)"),
+    ("boxes16_runs", "bw:128x64", DType::F16, (260, 900, 264), "condense(x, 16)"),
+];
+
+fn asked(text: &str, dtype: DType, (n, k): (usize, usize), schedule: &str, case: usize) -> Gemm {
+    let gemm = gemm(&pattern(text, n, k, 0.25, dtype), dtype, case);
+    gemm.with_schedule(schedule).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn a_schedule_chooses_its_kernel() {
+    for (case, &(expected, text, dtype, (n, k, m), schedule)) in ASKED.iter().enumerate() {
+        let name = chosen(&asked(text, dtype, (n, k), schedule, case), m, 90);
+        let name = name.unwrap_or_else(|error| panic!("{text} {schedule}: {error}"));
+        assert!(name.contains(expected), "{text} {schedule} runs {name}, expected {expected}");
+        let open = chosen(&gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
+        assert_ne!(name, open, "{text} {schedule} is what runs anyway");
+    }
+}
+
+#[test]
+fn a_schedule_that_no_kernel_follows_is_told() {
+    for (text, dtype, (n, k, m), schedule, sm, expected) in [
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "tensorize(n, m, k, wgmma)",
+            80,
+            "wgmma is of sm_90 alone, and this GPU is sm_80; it runs f16 with ffma, mma_sync, mma_sp",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "tensorize(n, m, k, mma_sync)",
+            75,
+            "mma_sync is of sm_80 and later, and this GPU is sm_75; it runs f16 with ffma",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 12),
+            "tensorize(n, m, k, wgmma)",
+            90,
+            "its copies need a multiple of 8 tokens, found 12; add tokens, or leave the instruction open",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "tile(n, 96)",
+            90,
+            "expected a tile of [16, 32, 64, 128] rows, found 96",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "tile(n, 32); tensorize(n, m, k, wgmma)",
+            90,
+            "expected a tile of [64, 128] rows, found 32",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "tile(m, 96)",
+            90,
+            "no kernel for this weight and 264 tokens is so; there are:\n  tile(n, 128); tile(m, 128); tile(k, 64);",
+        ),
+        (
+            "tw:128",
+            DType::F16,
+            (260, 300, 264),
+            "condense(x, 16)",
+            90,
+            "no kernel for this weight and 264 tokens is so",
+        ),
+        ("tw:128", DType::F16, (260, 8000, 264), "resident(w)", 90, "asked for resident(w): no kernel for this weight"),
+    ] {
+        let error = chosen(&asked(text, dtype, (n, k), schedule, 0), m, sm).expect_err(schedule).to_string();
+        assert!(error.starts_with("schedule: asked for ") && error.contains(expected), "{schedule}: {error}");
+    }
+}
+
+#[test]
+fn asked_kernels_on_cuda() {
+    let Some(device) = cuda_or_skip() else { return };
+    for (case, &(expected, text, dtype, (n, k, m), schedule)) in ASKED.iter().enumerate() {
+        let layer = check_gemm(&device, text, &asked(text, dtype, (n, k), schedule, case), m, case);
+        // The machine code holds what the name says: this fails otherwise.
+        let told = layer.explain(m).unwrap_or_else(|error| panic!("{text} {schedule}: {error}"));
+        assert!(told.contains(expected), "{text} {schedule} runs {told}");
     }
 }
 

@@ -223,6 +223,9 @@ fn run(
         Parameter::YMap => "TensorMap{y.data(), sizes[0], sizes[1], 64, CHUNK}",
         Parameter::Values => "(const T*)values.data()",
         Parameter::Positions => "(const unsigned*)positions.data()",
+        Parameter::PositionsMap => {
+            "TensorMap{positions.data(), (int)(positions.size() / 4 / P_STAGE), P_STAGE, 1, P_STAGE}"
+        }
         Parameter::Columns => "(const int*)columns.data()",
         Parameter::Begin => "(const int*)begin.data()",
         Parameter::Rows => "(const int*)rows.data()",

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
-use fractal::pattern::{Named, Pattern, PatternError};
-use fractal::{DType, Program};
+use fractal::pattern::{Named, PatternError};
+use fractal::{DType, Gemm, Program};
 
 use crate::Result;
 
@@ -30,6 +30,10 @@ pub struct Args {
     /// [default: tw:128]
     #[arg(long, value_name = "NAMES|TEXT", value_parser = pattern_list)]
     pattern: Vec<PatternList>,
+    /// Statements that ask for a kernel, on axes n, m, k and operands w, x, for every named pattern:
+    /// `tile(m, 128); tensorize(n, m, k, mma_sync)`
+    #[arg(long, value_name = "TEXT")]
+    schedule: Option<String>,
     /// Where the layers run: cpu, cuda, auto
     #[arg(long, default_value = "auto")]
     pub device: String,
@@ -277,8 +281,8 @@ pub struct Case {
     pub name: String,
     /// The sparsity asked for; `None` where the pattern has its own.
     pub asked: Option<f64>,
-    /// The pattern, or why it cannot be had at this sparsity.
-    pub pattern: std::result::Result<Pattern, String>,
+    /// The product with this pattern and what is asked of its kernel, or why it cannot be had at this sparsity.
+    pub gemm: std::result::Result<Gemm, String>,
 }
 
 impl Args {
@@ -321,12 +325,15 @@ impl Args {
         let Shape { n, k, .. } = shape;
         let given = unique(self.sparsity.iter().copied());
         let sparsities = if given.is_empty() { &[0.75][..] } else { &given };
+        let wrong =
+            |what: &str, text: &str, error: &dyn std::fmt::Display| format!("{what} `{text}` for {n} x {k}: {error}");
+        let case = |named: Named, sparsity: f64| case(named, Some(sparsity), shape, dtype, self.schedule.as_deref());
         match asked {
             Asked::All => {
                 for &sparsity in sparsities {
                     for name in ALL {
                         let named: Named = name.parse()?;
-                        cases.push(case(named, Some(sparsity), shape));
+                        cases.push(case(named, sparsity));
                     }
                 }
             }
@@ -334,8 +341,8 @@ impl Args {
                 let fixed = named.fixed_keep().filter(|_| self.sparsity.is_empty());
                 let own = fixed.map(|keep| vec![1.0 - keep]);
                 for &sparsity in own.as_deref().unwrap_or(sparsities) {
-                    let case = case(*named, Some(sparsity), shape);
-                    if let Err(reason) = &case.pattern {
+                    let case = case(*named, sparsity);
+                    if let Err(reason) = &case.gemm {
                         return Err(format!("pattern {named} at sparsity {sparsity}: {reason}").into());
                     }
                     cases.push(case);
@@ -344,8 +351,8 @@ impl Args {
             Asked::Text(text) => {
                 let program = Program::for_pattern_text(text, n, k, dtype)
                     .map_err(|e| format!("pattern `{text}` for {n} x {k}:\n{e}"))?;
-                let pattern = program.pattern(n, k).map_err(|e| format!("pattern `{text}` for {n} x {k}: {e}"))?;
-                cases.push(Case { name: text.clone(), asked: None, pattern: Ok(pattern) });
+                let gemm = Gemm::of(&program, n, k).map_err(|error| wrong("pattern", text, &error))?;
+                cases.push(Case { name: text.clone(), asked: None, gemm: Ok(gemm) });
             }
         }
         Ok(())
@@ -362,16 +369,22 @@ fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-fn case(named: Named, asked: Option<f64>, shape: Shape) -> Case {
+fn case(named: Named, asked: Option<f64>, shape: Shape, dtype: DType, schedule: Option<&str>) -> Case {
+    let Shape { n, k, .. } = shape;
     let keep = 1.0 - asked.unwrap_or(0.0);
     let pattern = match named.fixed_keep() {
         Some(fixed) if (fixed - keep).abs() > 1e-6 => {
             let own = 1.0 - fixed;
             Err(format!("the name fixes {:.4} % sparsity; pass --sparsity {own}", own * 100.0).replace(".0000 %", " %"))
         }
-        _ => named.pattern(shape.n, shape.k, keep).map_err(|e| e.to_string()),
+        _ => named.pattern(n, k, keep).map_err(|e| e.to_string()),
     };
-    Case { name: named.to_string(), asked, pattern }
+    let gemm = pattern.map(|pattern| Gemm::new(pattern, dtype)).and_then(|gemm| match schedule {
+        None => Ok(gemm),
+        Some(schedule) => gemm.with_schedule(schedule).map_err(|error| error.to_string()),
+    });
+    let name = schedule.map_or(named.to_string(), |schedule| format!("{named}; {schedule}"));
+    Case { name, asked, gemm }
 }
 
 #[cfg(test)]
@@ -464,7 +477,7 @@ mod tests {
     fn a_fixed_sparsity_is_a_row_under_all_and_an_error_by_name() {
         let all = plan("--shape 64,64,8 --pattern all").unwrap();
         let row = all.layers[0].cases.iter().find(|case| case.name == "2:4").unwrap();
-        assert_eq!(row.pattern, Err("the name fixes 50 % sparsity; pass --sparsity 0.5".into()));
+        assert_eq!(row.gemm, Err("the name fixes 50 % sparsity; pass --sparsity 0.5".into()));
         let error = plan("--shape 64,64,8 --pattern 2:4 --sparsity 0.75").err().unwrap().to_string();
         assert_eq!(error, "pattern 2:4 at sparsity 0.75: the name fixes 50 % sparsity; pass --sparsity 0.5");
         let own = plan("--shape 64,64,8 --pattern 2:4").unwrap();

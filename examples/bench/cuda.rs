@@ -9,12 +9,11 @@ use fractal::cuda::{
     Buffer, CudaDevice, CudaError, DenseEpilogue, DenseGemm, DenseOperands, DeviceInputs, Graph, Options, Stream,
     download_tensor, upload_tensor,
 };
-use fractal::pattern::Pattern;
-use fractal::{DType, Device, Layer, Pruned, Tensor};
+use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
 use crate::args::Ending;
-use crate::device::{Bench, Host, Operands, Run, gemm};
+use crate::device::{Bench, Host, Operands, Run, ended};
 use crate::measure::random;
 use crate::profile::{Launches, Rates};
 
@@ -117,8 +116,8 @@ impl Bench for CudaBench {
         Ok(Some(Rates { copied: self.copied()?, dense: self.peak(dtype)?, multiprocessors }))
     }
 
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>> {
-        let kernel = self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?;
+    fn load(&self, gemm: &Gemm, pruned: &Pruned, m: usize) -> Result<Vec<Layer>> {
+        let kernel = self.device.compile(&ended(gemm, self.ending))?;
         let layers = (0..self.weights(pruned.packed_bytes(), m)).map(|_| Ok(kernel.load(pruned)?));
         let layers = layers.collect::<Result<Vec<_>>>()?;
         ready(&layers, m)?;
@@ -323,7 +322,7 @@ impl Run for CudaRun {
     }
 
     fn config(&self) -> Option<String> {
-        Some(self.calls.layer()?.cuda()?.config(self.calls.m).to_string())
+        Some(self.calls.layer()?.cuda()?.config(self.calls.m).ok()?.to_string())
     }
 
     fn launches(&self) -> Result<Option<Launches>> {
@@ -331,7 +330,7 @@ impl Run for CudaRun {
         let mut kernels = self.graph.kernels()?;
         kernels.truncate(kernels.len() / self.launches);
         let (weight_bytes, stored, two_of_four) = match (&self.calls.side, self.calls.layer().and_then(Layer::cuda)) {
-            (_, Some(weight)) => (weight.bytes(), weight.stored(), weight.config(self.calls.m).intrinsic.is_sparse()),
+            (_, Some(weight)) => (weight.bytes(), weight.stored(), weight.config(self.calls.m)?.intrinsic.is_sparse()),
             (Side::Dense { weights, .. }, None) => {
                 (weights[0].bytes(), weights[0].bytes() / self.shape.0.bytes(), false)
             }
@@ -354,7 +353,7 @@ impl Run for CudaRun {
         let compile = match self.calls.layer().and_then(Layer::cuda) {
             None => None,
             Some(weight) => {
-                let (device, source) = (weight.device(), weight.source(&weight.config(self.calls.m))?);
+                let (device, source) = (weight.device(), weight.source(&weight.config(self.calls.m)?)?);
                 // The compiler may remember texts.
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
                 let mut new = source.clone();

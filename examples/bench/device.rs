@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use fractal::cpu::{self, Epilogue, MatMut, MatRef, Values};
 use fractal::dsl::EpilogueOp;
-use fractal::pattern::Pattern;
 use fractal::{DType, Device, Gemm, Layer, Pruned, Tensor};
 
 use crate::Result;
@@ -35,7 +34,7 @@ pub trait Bench: Sync {
 
     /// A pruned weight, compiled and loaded, the kernel for `m` tokens included; several times where calls are to take
     /// turns over copies. Several threads load at once.
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, m: usize) -> Result<Vec<Layer>>;
+    fn load(&self, gemm: &Gemm, pruned: &Pruned, m: usize) -> Result<Vec<Layer>>;
 
     /// Whether what [`Bench::load`] made of a weight of `packed_bytes` serves `m` tokens too; then it is made ready for them.
     fn serves(&self, layers: &[Layer], packed_bytes: usize, m: usize) -> Result<bool>;
@@ -112,12 +111,11 @@ pub fn open(text: &str, threads: usize, ending: Ending) -> Result<Box<dyn Bench>
     }
 }
 
-/// A product with this ending; its bias is called [`BIAS`].
-pub fn gemm(pattern: &Pattern, dtype: DType, ending: Ending) -> Gemm {
-    let gemm = Gemm::new(pattern.clone(), dtype);
+/// The product with this ending; its bias is called [`BIAS`].
+pub fn ended(gemm: &Gemm, ending: Ending) -> Gemm {
     match ending {
-        Ending::None => gemm,
-        Ending::BiasGelu => gemm.with_epilogue(&[EpilogueOp::Bias(BIAS.into()), EpilogueOp::Gelu]),
+        Ending::None => gemm.clone(),
+        Ending::BiasGelu => gemm.clone().with_epilogue(&[EpilogueOp::Bias(BIAS.into()), EpilogueOp::Gelu]),
     }
 }
 
@@ -138,8 +136,8 @@ impl Bench for CpuBench {
         Ok(available_memory() / 4)
     }
 
-    fn load(&self, pattern: &Pattern, pruned: &Pruned, _m: usize) -> Result<Vec<Layer>> {
-        Ok(vec![self.device.compile(&gemm(pattern, pruned.dtype(), self.ending))?.load(pruned)?])
+    fn load(&self, gemm: &Gemm, pruned: &Pruned, _m: usize) -> Result<Vec<Layer>> {
+        Ok(vec![self.device.compile(&ended(gemm, self.ending))?.load(pruned)?])
     }
 
     fn serves(&self, _layers: &[Layer], _packed_bytes: usize, _m: usize) -> Result<bool> {

@@ -138,8 +138,8 @@ fn prepare<'a>(
     loaded: &[Option<Arc<Loaded>>],
     jobs: usize,
 ) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
-    let one = |(case, loaded): (&'a Case, &Option<Arc<Loaded>>)| match &case.pattern {
-        Ok(pattern) => Ok(layer.prepare(bench, pattern, loaded.as_ref())),
+    let one = |(case, loaded): (&'a Case, &Option<Arc<Loaded>>)| match &case.gemm {
+        Ok(gemm) => Ok(layer.prepare(bench, gemm, loaded.as_ref())),
         Err(reason) => Err(reason.as_str()),
     };
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fractal::cpu::Values;
-use fractal::pattern::{Mask, Pattern};
-use fractal::{DType, Magnitude, Tensor, prune};
+use fractal::pattern::Mask;
+use fractal::{DType, Gemm, Magnitude, Tensor, prune};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -143,24 +143,24 @@ impl Layer {
 
     /// Prunes, packs and loads the weight, or takes what was loaded `before` for other tokens, and computes what the result
     /// must be. Several patterns at once.
-    pub fn prepare(&self, bench: &dyn Bench, pattern: &Pattern, before: Option<&Arc<Loaded>>) -> Result<Prepared> {
+    pub fn prepare(&self, bench: &dyn Bench, gemm: &Gemm, before: Option<&Arc<Loaded>>) -> Result<Prepared> {
         let loaded = match before {
             Some(before) if bench.serves(&before.layers, before.packed_bytes, self.shape.m)? => Arc::clone(before),
-            _ => Arc::new(self.load(bench, pattern)?),
+            _ => Arc::new(self.load(bench, gemm)?),
         };
         // From the mask and the unpruned weight, so that packing is checked too.
         let reference = self.reference(Some(&loaded.mask), gelu);
         Ok(Prepared { loaded, reference })
     }
 
-    fn load(&self, bench: &dyn Bench, pattern: &Pattern) -> Result<Loaded> {
+    fn load(&self, bench: &dyn Bench, gemm: &Gemm) -> Result<Loaded> {
         let start = Instant::now();
-        let pruned = prune(pattern, &self.w, &Magnitude)?;
-        let layers = bench.load(pattern, &pruned, self.shape.m)?;
+        let pruned = prune(gemm.pattern(), &self.w, &Magnitude)?;
+        let layers = bench.load(gemm, &pruned, self.shape.m)?;
         let time = start.elapsed();
         Ok(Loaded {
             layers,
-            mask: pattern.mask(pruned.selection())?,
+            mask: gemm.pattern().mask(pruned.selection())?,
             kept: pruned.kept(),
             sparsity: pruned.sparsity(),
             packed_bytes: pruned.packed_bytes(),
@@ -381,10 +381,10 @@ mod tests {
         let layer = Layer::random(Shape { n, k, m }, dtype, ending)?;
         let bench = crate::device::open("cpu", 1, ending)?;
         let operands = Faulty(layer.operands(&*bench)?, fault);
-        let pattern = "tw:16".parse::<Named>()?.pattern(n, k, 0.25)?;
+        let gemm = Gemm::new("tw:16".parse::<Named>()?.pattern(n, k, 0.25)?, dtype);
         let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
         let mut dense = layer.dense(&operands, effort)?;
-        let prepared = layer.prepare(&*bench, &pattern, None)?;
+        let prepared = layer.prepare(&*bench, &gemm, None)?;
         layer.measure(&operands, &mut dense, prepared, effort, None)
     }
 

@@ -178,9 +178,11 @@ pub enum Op {
     Skip { axis: Name, per: Option<Vec<Name>>, keep: Keep, keep_at: At },
     Permute { axis: Name },
     Tile { axis: Name, size: Number },
-    Condense { operand: Name },
+    Condense { operand: Name, run: Option<Number> },
     Bind { axis: Name, level: Name },
     Stage { operand: Name, memory: Name },
+    Resident { operand: Name },
+    Cluster { axis: Name, size: Number },
     Pipeline { depth: Number },
     Tensorize { loops: Vec<Name>, intrinsic: Name },
 }

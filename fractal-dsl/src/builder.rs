@@ -187,7 +187,22 @@ impl ProgramBuilder {
 
     /// Schedule: `condense(operand);`
     pub fn condense(self, operand: &str) -> Self {
-        self.directive(Directive::Condense { operand: operand.into() })
+        self.directive(Directive::Condense { operand: operand.into(), run: None })
+    }
+
+    /// Schedule: `condense(operand, run);`
+    pub fn condense_boxes(self, operand: &str, run: usize) -> Self {
+        self.directive(Directive::Condense { operand: operand.into(), run: Some(run) })
+    }
+
+    /// Schedule: `resident(operand);`
+    pub fn resident(self, operand: &str) -> Self {
+        self.directive(Directive::Resident { operand: operand.into() })
+    }
+
+    /// Schedule: `cluster(axis, size);`
+    pub fn cluster(self, axis: &str, size: usize) -> Self {
+        self.directive(Directive::Cluster { axis: axis.into(), size })
     }
 
     /// Schedule: `bind(axis, level);`

@@ -6,8 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The primitives' names, in the order in which messages list them.
-pub(crate) const PRIMITIVES: [&str; 11] =
-    ["split", "join", "reorder", "skip", "permute", "tile", "condense", "bind", "stage", "pipeline", "tensorize"];
+pub(crate) const PRIMITIVES: [&str; 13] = [
+    "split",
+    "join",
+    "reorder",
+    "skip",
+    "permute",
+    "tile",
+    "condense",
+    "bind",
+    "stage",
+    "resident",
+    "cluster",
+    "pipeline",
+    "tensorize",
+];
 
 /// Where a loop's iterations run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -112,10 +125,14 @@ pub enum Directive {
         /// Elements.
         size: usize,
     },
-    /// `condense(x);` — gather the kept rows of an input into a dense tile.
+    /// `condense(x);` — gather the kept rows of an input into a dense tile; `condense(x, 16);` — in boxes of 16 rows that
+    /// follow one another.
     Condense {
         /// The input.
         operand: String,
+        /// Rows a box; 1: row by row; `None`: the longest boxes that there are.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<usize>,
     },
     /// `bind(axis, level);`
     Bind {
@@ -130,6 +147,18 @@ pub enum Directive {
         operand: String,
         /// Where its tiles wait.
         memory: Memory,
+    },
+    /// `resident(w);` — a tile of the weight stays in shared memory while all its tokens pass.
+    Resident {
+        /// The weight.
+        operand: String,
+    },
+    /// `cluster(axis, size);` — so many blocks work together: along k they share a tile's steps, along m its weights.
+    Cluster {
+        /// The axis.
+        axis: String,
+        /// Blocks.
+        size: usize,
     },
     /// `pipeline(depth);` — stages of asynchronous copies.
     Pipeline {
@@ -179,9 +208,12 @@ impl fmt::Display for Directive {
             }
             Directive::Permute { axis } => write!(f, "permute({axis})"),
             Directive::Tile { axis, size } => write!(f, "tile({axis}, {size})"),
-            Directive::Condense { operand } => write!(f, "condense({operand})"),
+            Directive::Condense { operand, run: None } => write!(f, "condense({operand})"),
+            Directive::Condense { operand, run: Some(run) } => write!(f, "condense({operand}, {run})"),
             Directive::Bind { axis, level } => write!(f, "bind({axis}, {})", level.name()),
             Directive::Stage { operand, memory } => write!(f, "stage({operand}, {})", memory.name()),
+            Directive::Resident { operand } => write!(f, "resident({operand})"),
+            Directive::Cluster { axis, size } => write!(f, "cluster({axis}, {size})"),
             Directive::Pipeline { depth } => write!(f, "pipeline({depth})"),
             Directive::Tensorize { loops, intrinsic } => write!(f, "tensorize({}, {intrinsic})", loops.join(", ")),
         }

@@ -81,11 +81,14 @@ fn program(dice: &mut Dice) -> ProgramBuilder {
             }
             8 => Directive::Reorder { loops: live.iter().rev().cloned().collect() },
             9 => Directive::Permute { axis },
-            10 => match dice.below(5) {
+            10 => match dice.below(8) {
                 0 => Directive::Tile { axis: m.into(), size: 64 },
-                1 => Directive::Condense { operand: "x".into() },
+                1 => Directive::Condense { operand: "x".into(), run: dice.pick(&[None, Some(16)]) },
                 2 => Directive::Bind { axis, level: Level::Warp },
                 3 => Directive::Stage { operand: "w".into(), memory: Memory::Shared },
+                4 => Directive::Resident { operand: "w".into() },
+                5 => Directive::Cluster { axis: m.into(), size: 2 },
+                6 => Directive::Cluster { axis: k.into(), size: 4 },
                 _ => Directive::Pipeline { depth: 3 },
             },
             _ => {

@@ -54,6 +54,14 @@ pub trait Loaded: Send + Sync {
     /// The kernel that runs for m tokens, and why where it is not the pattern's own.
     fn kernel(&self, m: usize) -> String;
 
+    /// What really runs for m tokens: on a GPU the kernel as compiled, its instructions counted in the machine code.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    fn explain(&self, m: usize) -> Result<String, Error> {
+        Ok(format!("{}\n", self.kernel(m)))
+    }
+
     /// The layouts of X and of Y (and residuals) that [`Loaded::run`] works on.
     fn layouts(&self) -> (Layout, Layout) {
         (Layout::FeatureMajor, Layout::FeatureMajor)

@@ -162,6 +162,15 @@ impl Layer {
         self.loaded.kernel(m)
     }
 
+    /// What really runs for m tokens: on a GPU the kernel as compiled, with its instructions counted in the machine code, what
+    /// the schedule asked for and what runs.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn explain(&self, m: usize) -> Result<String, Error> {
+        self.loaded.explain(m)
+    }
+
     /// Y of the activations `x` and the epilogue's operands by name. X is [k, m], or [m, k] where the GEMM says so;
     /// likewise Y, and residuals as Y. A bias is a column of n f32 values.
     ///

@@ -48,6 +48,26 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A schedule that asks for a kernel which this GPU, this weight or this number of tokens does not have.
+    #[error("schedule: asked for {asked}: {reason}; {offered}")]
+    Schedule {
+        /// The statements.
+        asked: String,
+        /// What stands against them.
+        reason: String,
+        /// What there is.
+        offered: String,
+    },
+    /// Machine code without the instruction that its kernel is named for: a fault of the compiler.
+    #[error("kernel {kernel}: expected {instruction} in its machine code, found {found}; please report this")]
+    OtherInstruction {
+        /// The kernel.
+        kernel: String,
+        /// The machine's name of the instruction.
+        instruction: &'static str,
+        /// What was counted.
+        found: String,
+    },
     /// A device buffer that is shorter than its operand.
     #[error("operand `{operand}`: expected a buffer of {expected} bytes, found {found}")]
     ShortBuffer {

@@ -2,7 +2,7 @@
 
 use fractal_dsl::pattern::{Pattern, PatternError};
 use fractal_dsl::{DType, EpilogueOp, Layout, Program, ShapeError};
-use fractal_sched::EpilogueStep;
+use fractal_sched::{EpilogueStep, KernelRequest};
 use thiserror::Error;
 
 /// A sparse GEMM Y[n, m] = epilogue(W[n, k] X[k, m]): pattern, storage type, layouts and epilogue.
@@ -15,6 +15,7 @@ pub struct Gemm {
     steps: Vec<EpilogueStep>,
     bias: Vec<String>,
     residual: Vec<String>,
+    request: KernelRequest,
     /// The program's name and its schedule, statement by statement, where it comes from one.
     source: Option<(String, Vec<String>)>,
 }
@@ -39,6 +40,9 @@ pub enum GemmError {
     /// The pattern is at fault.
     #[error(transparent)]
     Pattern(#[from] PatternError),
+    /// A statement of the schedule that no kernel follows.
+    #[error("schedule: {0}")]
+    Schedule(String),
 }
 
 impl Gemm {
@@ -52,6 +56,7 @@ impl Gemm {
             steps: Vec::new(),
             bias: Vec::new(),
             residual: Vec::new(),
+            request: KernelRequest::default(),
             source: None,
         }
     }
@@ -80,10 +85,33 @@ impl Gemm {
         self
     }
 
-    /// What `program` computes for a weight of n x k.
+    /// The same, run on a GPU by a kernel that is asked for; the CPU takes no notice.
+    #[must_use]
+    pub fn with_request(mut self, request: KernelRequest) -> Gemm {
+        self.request = request;
+        self
+    }
+
+    /// The same, run by the kernel that these statements ask for, on axes n, m, k and operands w, x:
+    /// `tile(m, 128); tensorize(n, m, k, mma_sync)`. They are checked after the pattern's own.
     ///
     /// # Errors
-    /// [`GemmError::Program`] where n and k are not the program's, [`GemmError::MixedTypes`].
+    /// [`GemmError::Schedule`]: everything that is wrong with the statements.
+    pub fn with_schedule(self, statements: &str) -> Result<Gemm, GemmError> {
+        let told = |error: &dyn std::fmt::Display| GemmError::Schedule(format!("`{statements}`: {error}"));
+        let (n, k) = (self.pattern.n(), self.pattern.k());
+        let program = Program::for_pattern(&self.pattern, self.dtype).map_err(|error| told(&error))?;
+        let own: String = program.directives().iter().map(|directive| format!("{directive}; ")).collect();
+        let program =
+            Program::for_pattern_text(&format!("{own}{statements}"), n, k, self.dtype).map_err(|error| told(&error))?;
+        let request = KernelRequest::of(&program).map_err(|error| told(&error))?;
+        Ok(self.with_request(request))
+    }
+
+    /// What `program` computes for a weight of n x k, and how its schedule says.
+    ///
+    /// # Errors
+    /// [`GemmError::Program`] where n and k are not the program's, [`GemmError::MixedTypes`], [`GemmError::Schedule`].
     pub fn of(program: &Program, n: usize, k: usize) -> Result<Gemm, GemmError> {
         let dtype = program.weight().dtype;
         for operand in [program.input(), program.output()] {
@@ -92,7 +120,8 @@ impl Gemm {
                 return Err(GemmError::MixedTypes { operand: operand_name, found: operand.dtype, expected: dtype });
             }
         }
-        let gemm = Gemm::new(program.pattern(n, k)?, dtype).with_epilogue(program.epilogue());
+        let request = KernelRequest::of(program).map_err(GemmError::Schedule)?;
+        let gemm = Gemm::new(program.pattern(n, k)?, dtype).with_epilogue(program.epilogue()).with_request(request);
         let name = program.name().unwrap_or("sparse_gemm!").to_string();
         let lines = program.directives().iter().map(|directive| format!("{directive};")).collect();
         let source = Some((name, lines));
@@ -102,6 +131,11 @@ impl Gemm {
     /// The name of the program that this comes from, and the statements of its schedule as the user wrote them.
     pub fn source(&self) -> Option<(&str, &[String])> {
         self.source.as_ref().map(|(name, lines)| (name.as_str(), lines.as_slice()))
+    }
+
+    /// What is asked of the kernel that runs it on a GPU.
+    pub fn request(&self) -> &KernelRequest {
+        &self.request
     }
 
     /// The pattern of the weight.

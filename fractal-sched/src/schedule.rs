@@ -1,6 +1,5 @@
 //! The choices that turn a pattern into loops.
 
-use fractal_dsl::Intrinsic;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -55,37 +54,4 @@ pub struct Schedule {
     pub m_tile: usize,
     /// What follows the multiplication, in order.
     pub epilogue: Vec<EpilogueStep>,
-}
-
-/// What a schedule asks of the kernel that runs it; what it leaves open is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KernelRequest {
-    /// The instruction: `tensorize(…, wgmma)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub intrinsic: Option<Intrinsic>,
-    /// Rows of W a tile: `tile(n, 128)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows: Option<usize>,
-    /// Tokens a tile: `tile(m, 256)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<usize>,
-    /// Kept columns a step: `tile(k, 64)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<usize>,
-    /// Stages of asynchronous copies: `pipeline(4)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stages: Option<usize>,
-    /// Blocks of a cluster that share the steps of a tile: `cluster(k, 2)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub split: Option<usize>,
-    /// Blocks of a cluster that share the weights of a tile, each with tokens of its own: `cluster(m, 2)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub share: Option<usize>,
-    /// Whether the weights of a tile stay in shared memory while tokens pass: `stage(w, shared)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resident: Option<bool>,
-    /// Columns that follow one another and are copied as one box of X: `condense(x, 16)`; 1: row by row.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<usize>,
 }

@@ -280,6 +280,15 @@ inline void load_box(const TensorMap& map, int row, int column, unsigned to, uns
     barrier.bytes -= map.box_rows * map.box * 2;
     settle(barrier);
 }
+inline void load_row(const TensorMap& map, int row, unsigned to, unsigned address) {
+    if (to % 128 || map.box_rows != 1 || map.box != map.columns) emulated::fault("a row out of place");
+    if (row < 0 || row >= map.rows) emulated::fault("a row beyond the matrix");
+    memcpy(shared(to, map.columns * 4), map.matrix + (size_t)row * map.columns * 4, map.columns * 4);
+    std::lock_guard lock(block->mutex);
+    emulated::Barrier& barrier = barrier_at(address);
+    barrier.bytes -= map.columns * 4;
+    settle(barrier);
+}
 inline void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
     emulated::boxes.push_back([=, owner = block] {
         if (!there) return;

@@ -163,6 +163,12 @@ pub fn check(device: &Device, text: &str, dtype: DType, shape: (usize, usize, us
 
 /// Runs one case on a device and compares every element with the oracle.
 pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DType, m: usize, case: usize) {
+    check_gemm(device, text, &gemm(pattern, dtype, case), m, case);
+}
+
+/// Runs a GEMM with the epilogue of `case` and compares every element with the oracle.
+pub fn check_gemm(device: &Device, text: &str, gemm: &Gemm, m: usize, case: usize) -> Layer {
+    let (pattern, dtype) = (gemm.pattern(), gemm.dtype());
     let (n, k) = (pattern.n(), pattern.k());
     let mut rng = StdRng::seed_from_u64(rand::random());
     let mut random = |len: usize| (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect::<Vec<f32>>();
@@ -172,13 +178,12 @@ pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DTyp
     let x = tensor(k, m, &random(k * m));
     let (bias, rest) = (random(n), tensor(n, m, &random(n * m)));
     let ops = epilogue(case);
-    let gemm = gemm(pattern, dtype, case);
     let token_major = gemm.output() == Layout::TokenMajor;
     let at = format!("{text} {dtype} n {n} k {k} m {m} on {}", device.name());
 
     let pruned = prune(pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
     let mask = pattern.mask(pruned.selection()).unwrap_or_else(|e| panic!("{at}: {e}"));
-    let layer = device.compile(&gemm).and_then(|kernel| kernel.load(&pruned)).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let layer = device.compile(gemm).and_then(|kernel| kernel.load(&pruned)).unwrap_or_else(|e| panic!("{at}: {e}"));
     let (bias_tensor, turn) =
         (Tensor::vector(&bias), |t: &Tensor| if token_major { t.transposed() } else { t.clone() });
     let operands: Vec<(&str, Tensor)> = ops
@@ -227,6 +232,7 @@ pub fn check_pattern(device: &Device, text: &str, pattern: &Pattern, dtype: DTyp
             at_element % m
         );
     }
+    layer
 }
 
 /// Rows of X that no weight keeps hold NaN and infinities, which must not reach the result.

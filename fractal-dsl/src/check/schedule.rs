@@ -90,10 +90,26 @@ impl Checker<'_> {
                 Some(Directive::Permute { axis: axis.text.clone() })
             }
             Op::Tile { axis, size } => self.tile(axis, *size),
-            Op::Condense { operand } => {
+            Op::Condense { operand, run } => {
                 self.once(&format!("condense({})", operand.text), primitive.at);
-                self.operand(operand, false)?;
-                Some(Directive::Condense { operand: operand.text.clone() })
+                self.operand(operand, "condense")?;
+                let run = match run {
+                    Some(run) => Some(self.size("box size", *run)?),
+                    None => None,
+                };
+                Some(Directive::Condense { operand: operand.text.clone(), run })
+            }
+            Op::Resident { operand } => {
+                self.once("resident", primitive.at);
+                self.operand(operand, "resident")?;
+                Some(Directive::Resident { operand: operand.text.clone() })
+            }
+            Op::Cluster { axis, size } => {
+                self.once(&format!("cluster of `{}`", axis.text), axis.at);
+                let axes = self.scope.axes.clone();
+                self.root("cluster", axis, &[&axes.m, &axes.k])?;
+                let size = self.size("cluster size", *size)?;
+                Some(Directive::Cluster { axis: axis.text.clone(), size })
             }
             Op::Bind { axis, level } => {
                 let levels = Level::ALL.map(Level::name);
@@ -111,7 +127,7 @@ impl Checker<'_> {
                 let memories = Memory::ALL.map(Memory::name);
                 let to = Memory::ALL.into_iter().find(|m| m.name() == memory.text);
                 self.once(&format!("stage({}, {})", operand.text, memory.text), primitive.at);
-                self.operand(operand, true);
+                self.operand(operand, "stage");
                 match to {
                     Some(memory) => Some(Directive::Stage { operand: operand.text.clone(), memory }),
                     None => self.not_in_list("memory", memory, &memories),
@@ -153,44 +169,56 @@ impl Checker<'_> {
         self.wrong(error, name.at)
     }
 
-    /// The weight (where `weight`) or the input.
-    fn operand(&mut self, name: &Name, weight: bool) -> Option<()> {
+    /// An operand that the primitive takes.
+    fn operand(&mut self, name: &Name, primitive: &str) -> Option<()> {
         let input = self.operands.input.as_ref().map(|declared| declared.operand.name.as_str());
         let sparse = self.operands.weight.as_ref().map(|declared| declared.operand.name.as_str());
-        let allowed: Vec<&str> = sparse.filter(|_| weight).into_iter().chain(input).collect();
+        let (weight, input) = (sparse.filter(|_| primitive != "condense"), input.filter(|_| primitive != "resident"));
+        let allowed: Vec<&str> = weight.into_iter().chain(input).collect();
         if allowed.contains(&name.text.as_str()) {
             return Some(());
         }
         if self.operands.axes.is_none() || self.lost.contains(&name.text) {
             return None;
         }
-        let (op, help) = if weight {
-            ("stage", "the output is staged by the kernel itself")
-        } else {
-            ("condense", "condense gathers the rows of the input that the pattern keeps")
+        let help = match primitive {
+            "stage" => "the output is staged by the kernel itself",
+            "resident" => "tiles of the weight can stay while tokens pass; those of the input change with them",
+            _ => "condense gathers the rows of the input that the pattern keeps",
         };
-        let error = Diagnostic::new(format!("`{op}` cannot take `{}`", name.text))
+        let error = Diagnostic::new(format!("`{primitive}` cannot take `{}`", name.text))
             .expected(quoted(allowed.iter().copied(), "or"))
             .found(format!("`{}`", name.text))
             .maybe_help(did_you_mean(&name.text, allowed).or(Some(help.to_owned())));
         self.wrong(error, name.at)
     }
 
+    /// One of the gemm's axes that the primitive takes.
+    fn root(&mut self, primitive: &str, axis: &Name, roots: &[&str]) -> Option<()> {
+        if roots.contains(&axis.text.as_str()) || self.operands.axes.is_none() || self.lost.contains(&axis.text) {
+            return Some(());
+        }
+        let error = Diagnostic::new(format!("`{primitive}` takes an axis of the gemm"))
+            .expected(quoted(roots.iter().copied(), "or"))
+            .found(format!("`{}`", axis.text))
+            .maybe_help(did_you_mean(&axis.text, roots.iter().copied()));
+        self.wrong(error, axis.at)
+    }
+
+    /// A number of elements or blocks.
+    fn size(&mut self, what: &str, size: Number) -> Option<usize> {
+        if (1..1 << 31).contains(&size.value) {
+            return Some(size.value);
+        }
+        let error = Diagnostic::new(format!("{what} is out of range")).expected("1 to 2^31 - 1");
+        self.wrong(error.found(size.value.to_string()), size.at)
+    }
+
     fn tile(&mut self, axis: &Name, size: Number) -> Option<Directive> {
         self.once(&format!("tile of `{}`", axis.text), axis.at);
         let axes = self.scope.axes.clone();
-        let roots = [axes.m.as_str(), axes.n.as_str(), axes.k.as_str()];
-        if !roots.contains(&axis.text.as_str()) && self.operands.axes.is_some() && !self.lost.contains(&axis.text) {
-            let error = Diagnostic::new("`tile` takes an axis of the gemm")
-                .expected(quoted(roots, "or"))
-                .found(format!("`{}`", axis.text))
-                .maybe_help(did_you_mean(&axis.text, roots));
-            return self.wrong(error, axis.at);
-        }
-        if size.value == 0 || size.value >= 1 << 31 {
-            let error = Diagnostic::new("tile size is out of range").expected("1 to 2^31 - 1");
-            return self.wrong(error.found(size.value.to_string()), size.at);
-        }
+        self.root("tile", axis, &[&axes.m, &axes.n, &axes.k])?;
+        self.size("tile size", size)?;
         if self.scope.is_m(&axis.text) {
             self.tiles.push(size);
         }

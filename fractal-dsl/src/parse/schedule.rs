@@ -120,12 +120,18 @@ fn arguments(primitive: &str, args: &mut Cursor) -> Parse<Op> {
         "skip" => return skip(args),
         "reorder" => Op::Reorder { loops: args.list("`reorder` has no comma here", loop_name)? },
         "permute" => Op::Permute { axis: loop_name(args)? },
-        "tile" => {
+        "tile" | "cluster" => {
             let axis = loop_name(args)?;
-            args.expect(",", "`tile` has no size")?;
-            Op::Tile { axis, size: args.number("the size")? }
+            args.expect(",", &format!("`{primitive}` has no size"))?;
+            let size = args.number("the size")?;
+            if primitive == "tile" { Op::Tile { axis, size } } else { Op::Cluster { axis, size } }
         }
-        "condense" => Op::Condense { operand: args.name("an operand")? },
+        "condense" => {
+            let operand = args.name("an operand")?;
+            let more = args.eat(",") && !args.is_empty();
+            Op::Condense { operand, run: if more { Some(args.number("the rows of a box")?) } else { None } }
+        }
+        "resident" => Op::Resident { operand: args.name("an operand")? },
         "bind" => {
             let axis = loop_name(args)?;
             args.expect(",", "`bind` has no level")?;

@@ -1,6 +1,7 @@
 //! The GPU as a backend: a GEMM's plan and a pruned weight -> tables on the device, and kernels compiled when first needed.
 
 use super::choose;
+use super::explain::{check_instruction, explain};
 use super::plan::{KernelPlan, MOST_TOKENS, TableShape};
 use super::tiles::DeviceTiles;
 use super::{
@@ -14,6 +15,7 @@ use crate::gemm::Gemm;
 use crate::prune::Pruned;
 use crate::tensor::Tensor;
 use fractal_dsl::{DType, Intrinsic, Layout};
+use fractal_sched::codegen::tables::position_words;
 use fractal_sched::codegen::{
     CudaSource, Decode, HEADERS, KernelConfig, Parameter, TRANSPOSE_SIDE, emit_transpose, parameters,
 };
@@ -97,6 +99,8 @@ struct Call {
     /// Layout of what the kernel writes.
     output: Layout,
     parameters: Vec<Parameter>,
+    /// The positions as rows for the copy engine.
+    positions: Option<TensorMap>,
     shape: LaunchShape,
 }
 
@@ -172,7 +176,13 @@ impl CudaWeight {
             tables: shape,
             waste: *waste,
             values: upload_values(&stream, values, plan.gemm.dtype())?,
-            positions: if sparse { Some(stream.upload(positions)?) } else { None },
+            // At least one step, since there is no map of nothing.
+            positions: if sparse {
+                let least = if positions.is_empty() { vec![0; position_words(&config)] } else { Vec::new() };
+                Some(stream.upload(if positions.is_empty() { &least } else { positions })?)
+            } else {
+                None
+            },
             columns: stream.upload(columns)?,
             begin: stream.upload(begin)?,
             row_list: stream.upload(row_list)?,
@@ -207,7 +217,10 @@ impl CudaWeight {
     }
 
     /// The configuration that runs for m tokens.
-    pub fn config(&self, m: usize) -> KernelConfig {
+    ///
+    /// # Errors
+    /// [`Error::Schedule`] where no kernel is what the schedule asks for.
+    pub fn config(&self, m: usize) -> Result<KernelConfig, Error> {
         self.plan.choose(&self.tables, m, self.device.info().into())
     }
 
@@ -216,7 +229,7 @@ impl CudaWeight {
     /// # Errors
     /// A kernel that does not compile.
     pub fn prepare(&self, m: usize) -> Result<KernelInfo, Error> {
-        Ok(self.kernel_for(&self.config(m))?.info().clone())
+        Ok(self.kernel_for(&self.config(m)?)?.info().clone())
     }
 
     /// The source of one of its kernels, with its headers.
@@ -240,6 +253,7 @@ impl CudaWeight {
         }
         let source = self.source(config)?;
         let kernel = self.device.kernel(&source, &config.name(), &Options::default())?;
+        check_instruction(config, kernel.info(), self.device.info().arch)?;
         kernels.insert(config.clone(), kernel.clone());
         Ok(kernel)
     }
@@ -249,7 +263,7 @@ impl CudaWeight {
         if let Some(call) = self.calls.read().unwrap_or_else(PoisonError::into_inner).get(&m) {
             return Ok(Arc::clone(call));
         }
-        let config = self.config(m);
+        let config = self.config(m)?;
         let tokens = m.div_ceil(config.tokens);
         if tokens > 65_535 {
             return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
@@ -262,12 +276,22 @@ impl CudaWeight {
         } else {
             [(self.tables.load.tiles * config.slabs()) as u32, tokens as u32, 1]
         };
+        let positions = match &self.positions {
+            Some(positions) if config.is_hopper() => {
+                let words = position_words(&config);
+                let steps = (positions.bytes() / 4 / words) as u64;
+                let (row, words) = ([1, words as u32], words as u64);
+                Some(TensorMap::matrix(positions, Element::U32, [steps, words], words, row, Swizzle::None)?)
+            }
+            _ => None,
+        };
         let call = Arc::new(Call {
             kernel: self.kernel_for(&config)?,
             chunk: if config.runs { config.chunk() } else { 0 },
             column_run: config.column_run,
             output: config.output,
             parameters: parameters(&config),
+            positions,
             shape: LaunchShape {
                 grid,
                 block: [config.threads() as u32, 1, 1],
@@ -400,6 +424,7 @@ impl CudaWeight {
             Parameter::Y => Arg::Buffer(y),
             Parameter::Values => Arg::Buffer(&self.values),
             Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
+            Parameter::PositionsMap => call.positions.as_ref().map_or(Arg::Buffer(&self.values), Arg::TensorMap),
             Parameter::Columns => Arg::Buffer(&self.columns),
             Parameter::Begin => Arg::Buffer(&self.begin),
             Parameter::Rows => Arg::Buffer(&self.row_list),
@@ -440,9 +465,17 @@ impl Loaded for CudaWeight {
     }
 
     fn kernel(&self, m: usize) -> String {
-        let config = self.config(m);
-        let name = config.name();
+        let name = match self.config(m) {
+            Ok(config) => config.name(),
+            Err(error) => return format!("none: {error}"),
+        };
         if self.waste > 1.02 { format!("{name} (stores {:.2} of what is kept)", self.waste) } else { name }
+    }
+
+    fn explain(&self, m: usize) -> Result<String, Error> {
+        let (call, config) = (self.call(m)?, self.config(m)?);
+        let blocks = call.shape.grid.iter().product();
+        Ok(explain(&config, self.plan.gemm.request(), call.kernel.info(), blocks, self.waste))
     }
 
     fn cuda(&self) -> Option<&CudaWeight> {

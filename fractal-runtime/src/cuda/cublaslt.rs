@@ -6,14 +6,16 @@
 //! The few functions needed are called through their addresses: cudarc's own bindings look for the library under short
 //! names only and panic when it is missing.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fractal_dsl::DType;
 use libloading::Library;
 
+use super::device::CudaDevice;
 use super::error::CudaError;
 use super::library::{self, Places};
 use super::memory::Buffer;
@@ -50,7 +52,7 @@ pub struct DenseOperands<'a> {
 /// operands are never rounded to TF32.
 pub struct DenseGemm {
     library: &'static Loaded,
-    handle: Owned,
+    handle: Handle,
     operation: Owned,
     layouts: [Owned; 3],
     /// Best guess first; after [`DenseGemm::fastest`], the fastest first.
@@ -154,10 +156,8 @@ impl DenseGemm {
         let product = product(dtype, [n, k, m]);
         let check = |call, status| library.check(call, &product, status);
         let functions = &library.functions;
+        let handle = library.handle(stream.device(), &product)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the pointer is to a live place for the handle; the GPU's context is current.
-        check("start", unsafe { (functions.create)(&mut raw) })?;
-        let handle = Owned(raw, functions.destroy);
         // SAFETY: the pointer is to a live place for the descriptor.
         check("describe a product", unsafe {
             (functions.operation_create)(&mut raw, COMPUTE_32F, data_type(DType::F32))
@@ -364,6 +364,13 @@ impl Drop for Owned {
     }
 }
 
+/// A handle of cuBLASLt, which lives as long as the process.
+#[derive(Clone, Copy)]
+struct Handle(*mut c_void);
+
+// SAFETY: cuBLASLt's handles may be used from any thread.
+unsafe impl Send for Handle {}
+
 /// `cublasStatus_t`; 0 is success.
 type Status = c_int;
 
@@ -422,7 +429,6 @@ struct Functions {
     version: unsafe extern "C" fn() -> usize,
     status_string: unsafe extern "C" fn(Status) -> *const c_char,
     create: Create,
-    destroy: Destroy,
     operation_create: unsafe extern "C" fn(*mut *mut c_void, c_int, c_int) -> Status,
     operation_destroy: Destroy,
     operation_set: Set,
@@ -439,6 +445,8 @@ struct Loaded {
     functions: Functions,
     /// 130001 is 13.0.1.
     number: usize,
+    /// By GPU: the handle, and the context it was made in, which must not end before it.
+    handles: Mutex<HashMap<usize, (Handle, CudaDevice)>>,
 }
 
 impl Functions {
@@ -452,7 +460,6 @@ impl Functions {
             version: get(library, "cublasLtGetVersion")?,
             status_string: get(library, "cublasLtGetStatusString")?,
             create: get(library, "cublasLtCreate")?,
-            destroy: get(library, "cublasLtDestroy")?,
             operation_create: get(library, "cublasLtMatmulDescCreate")?,
             operation_destroy: get(library, "cublasLtMatmulDescDestroy")?,
             operation_set: get(library, "cublasLtMatmulDescSetAttribute")?,
@@ -468,6 +475,20 @@ impl Functions {
 }
 
 impl Loaded {
+    /// The one handle for a GPU, whose context is current. It is never destroyed: while one thread destroys a handle, launches
+    /// of another thread through another handle fail (seen with cuBLASLt 13.0).
+    fn handle(&self, device: &CudaDevice, product: &str) -> Result<Handle, CudaError> {
+        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((handle, _)) = handles.get(&device.info().index) {
+            return Ok(*handle);
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: the pointer is to a live place for the handle; the GPU's context is current.
+        self.check("start", product, unsafe { (self.functions.create)(&mut raw) })?;
+        handles.insert(device.info().index, (Handle(raw), device.clone()));
+        Ok(Handle(raw))
+    }
+
     fn check(&self, call: &'static str, product: &str, status: Status) -> Result<(), CudaError> {
         if status == 0 {
             return Ok(());
@@ -512,7 +533,7 @@ fn open(path: &Path, driver: Version) -> Result<Loaded, String> {
     if major > driver.major {
         return Err(format!("it is of CUDA {major}, but the driver supports CUDA {driver}"));
     }
-    Ok(Loaded { functions, number })
+    Ok(Loaded { functions, number, handles: Mutex::default() })
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ mod cublaslt;
 mod device;
 mod divide;
 mod error;
+mod explain;
 mod failed;
 mod graph;
 mod launch;

@@ -3,7 +3,7 @@
 
 use super::choose::{self, Load};
 use super::divide::{CHOICES, Choice, Gpu, default_choice, least_time};
-use super::tiles::{DeviceTiles, choose_rows, lay_out};
+use super::tiles::{DeviceTiles, choose_rows, lay_out, shares_blocks};
 use crate::backend::lower_checked;
 use crate::error::Error;
 use crate::gemm::Gemm;
@@ -13,7 +13,8 @@ use fractal_dsl::pattern::{AxisKind, Packed, Pattern, Step};
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::codegen::{CudaSource, Decode, KernelConfig, Provenance, emit};
 use fractal_sched::loop_ir::{Expr, Stmt};
-use fractal_sched::{Form, LoopIr};
+use fractal_sched::{Form, KernelRequest, LoopIr};
+use std::ops::RangeInclusive;
 
 /// Up to so many tokens, `wgmma`'s tiles are too wide.
 const DECODE_TOKENS: usize = 32;
@@ -32,29 +33,41 @@ pub struct KernelPlan {
     pub(super) pattern: Pattern,
     ir: LoopIr,
     pub(super) intrinsic: Intrinsic,
-    /// Whether `wgmma` runs there.
+    /// Whether `wgmma` runs there, and may.
     hopper: bool,
     provenance: Provenance,
 }
 
 impl KernelPlan {
-    /// Chooses the instruction for a GPU of compute capability `sm` (80, 90, …).
+    /// The instruction that is asked for, or the best one of a GPU of compute capability `sm` (80, 90, …).
     ///
     /// # Errors
-    /// Where the pattern cannot be lowered.
+    /// Where the pattern cannot be lowered; [`Error::Schedule`] where GPU, type or pattern lack what is asked for.
     pub fn new(gemm: &Gemm, sm: u32) -> Result<KernelPlan, Error> {
         let own = gemm.pattern().executed();
-        let tensor_core = gemm.dtype() != DType::F32 && sm >= Intrinsic::MmaSync.min_sm();
+        let asked = gemm.request().intrinsic;
+        if let Some(asked) = asked {
+            can_run(asked, gemm, sm)?;
+        }
+        let may_be = |kind: fn(Intrinsic) -> bool| asked.is_none_or(kind);
+        let tensor_core =
+            gemm.dtype() != DType::F32 && sm >= Intrinsic::MmaSync.min_sm() && may_be(Intrinsic::is_tensor_core);
         let lowered = |pattern: &Pattern| {
             lower_checked(&Gemm::new(pattern.clone(), gemm.dtype()), Form::Condensed, 1).map(|ir| (pattern.clone(), ir))
         };
-        let groups = if tensor_core && two_of_four(&own) { own.coarser() } else { None };
+        let groups =
+            if tensor_core && may_be(Intrinsic::is_sparse) && two_of_four(&own) { own.coarser() } else { None };
         let sparse = match groups {
             Some(pattern) => Some(lowered(&pattern)?).filter(|(_, ir)| groups_of_four(&ir.body)),
             None => None,
         };
         let (intrinsic, (pattern, ir)) = match sparse {
             Some(sparse) => (Intrinsic::MmaSp, sparse),
+            None if asked.is_some_and(Intrinsic::is_sparse) => {
+                let reason =
+                    "the pattern does not keep 2 of 4 columns, in groups of columns that at least 16 rows share";
+                return Err(refused(gemm, reason.into(), "ask for a dense instruction".into()));
+            }
             None if tensor_core => (Intrinsic::MmaSync, lowered(&own)?),
             None => (Intrinsic::Ffma, lowered(&own)?),
         };
@@ -63,7 +76,14 @@ impl KernelPlan {
             Some((name, lines)) => Provenance { title: format!("{name}, {size}"), statements: lines.to_vec() },
             None => Provenance::of_pattern(size, gemm.pattern()),
         };
-        Ok(KernelPlan { gemm: gemm.clone(), pattern, ir, intrinsic, hopper: sm == 90, provenance })
+        Ok(KernelPlan {
+            gemm: gemm.clone(),
+            pattern,
+            ir,
+            intrinsic,
+            hopper: sm == 90 && may_be(Intrinsic::is_arch_specific),
+            provenance,
+        })
     }
 
     /// The instruction.
@@ -140,9 +160,20 @@ impl KernelPlan {
         let runs = traits.runs && !traits.stored_zeros;
         // The copy engine takes about 20 cycles a box.
         let boxes = tokens / 64 * (64 / traits.column_run.max(1));
-        let column_run = if boxes <= MOST_BOXES { traits.column_run } else { 0 };
+        let column_run = match self.gemm.request().run {
+            None if boxes > MOST_BOXES => 0,
+            None => traits.column_run,
+            Some(1) => 0,
+            Some(run) if traits.column_run >= run && traits.column_run.is_multiple_of(run) => run,
+            Some(_) => return None,
+        };
         let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, ..base.clone() };
-        (3..=6).rev().map(with).find(|config| config.check().is_ok())
+        self.stages(3..=6).rev().map(with).find(|config| config.check().is_ok())
+    }
+
+    /// The stages to try: the one number that is asked for, or all of these.
+    fn stages(&self, all: RangeInclusive<usize>) -> RangeInclusive<usize> {
+        self.gemm.request().stages.map_or(all, |stages| stages..=stages)
     }
 
     /// Every Hopper configuration on tables of so many rows.
@@ -158,7 +189,7 @@ impl KernelPlan {
         let base = self.hopper_config(rows, traits, 128, [1, 1])?;
         let resident = if steps <= 4 { 4 } else { 8 };
         let with = |stages| KernelConfig { resident, stages, ..base.clone() };
-        (3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())
+        self.stages(3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())
     }
 
     /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.
@@ -171,51 +202,130 @@ impl KernelPlan {
         decode: Decode,
     ) -> Option<KernelConfig> {
         let config = self.config(rows, stored_zeros, tokens, vector);
-        let stages = if decode.slab > 32 { 2 } else { 4 };
+        let stages = self.gemm.request().stages.unwrap_or(if decode.slab > 32 { 2 } else { 4 });
         let config = KernelConfig { stages, decode: Some(decode), ..config };
         config.check().is_ok().then_some(config)
     }
 
-    /// The kernel that runs for m tokens on such tables on a GPU: the one with the least expected time. Needs no GPU.
-    pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> KernelConfig {
+    /// Hopper's kernels for such tables.
+    fn hopper_family(&self, tables: &TableShape) -> impl Iterator<Item = KernelConfig> + '_ {
+        let &TableShape { rows, traits, load, .. } = tables;
+        // Its blocks share items evenly, not steps.
+        let resident = if load.is_uneven() { None } else { self.resident_config(rows, traits, load.longest) };
+        self.hopper_configs(rows, traits).chain(resident)
+    }
+
+    /// The kernel for up to 32 tokens, as wide as any of the widths.
+    fn few_tokens(&self, tables: &TableShape, m: usize, gpu: Gpu, widths: &[usize]) -> Option<KernelConfig> {
+        let (rows, stored_zeros) = (tables.rows, tables.traits.stored_zeros);
+        // Each block gathers X for itself, so blocks are as high as leaves enough of them; where they are few, more warps
+        // keep as many loads under way.
+        let of_sms = |slab: usize| (tables.load.tiles * (rows / slab)) as f64 / gpu.sms as f64;
+        let tokens = widths.iter().copied().find(|&tokens| m <= tokens)?;
+        let slab = match rows {
+            64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
+            32.. if of_sms(32) >= 0.9 => 32,
+            _ => 16,
+        };
+        let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
+        self.decode_config(rows, stored_zeros, tokens, self.vector(m), Decode { slab, warps })
+    }
+
+    /// The kernel of any number of tokens with so many a block.
+    fn plain(&self, tables: &TableShape, m: usize, tokens: usize) -> KernelConfig {
+        let config = self.config(tables.rows, tables.traits.stored_zeros, tokens, self.vector(m));
+        let stages = self.gemm.request().stages.unwrap_or(config.stages);
+        KernelConfig { stages, ..config }
+    }
+
+    /// Elements of X a copy: as many as m allows.
+    fn vector(&self, m: usize) -> usize {
+        let bytes = self.gemm.dtype().bytes();
+        (0..=4).rev().map(|p| 1usize << p).find(|v| v * bytes <= 16 && m.is_multiple_of(*v)).unwrap_or(1)
+    }
+
+    /// Every kernel for m tokens on such tables that is admitted, in no order.
+    pub fn configs(&self, tables: &TableShape, m: usize, gpu: Gpu) -> Vec<KernelConfig> {
+        let mut configs: Vec<KernelConfig> = Vec::new();
+        if m.is_multiple_of(8) {
+            configs.extend(self.hopper_family(tables));
+        }
+        if !self.only_hopper() {
+            if self.intrinsic == Intrinsic::Ffma {
+                configs.extend(self.ffma_configs(tables.rows, tables.traits.stored_zeros, self.vector(m)));
+            } else {
+                configs.extend(PLAIN_TOKENS.map(|tokens| self.plain(tables, m, tokens)));
+            }
+            configs.extend(DECODE_WIDTHS.into_iter().filter_map(|width| self.few_tokens(tables, m, gpu, &[width])));
+        }
+        configs.retain(|config| config.check().is_ok() && self.gemm.request().admits(config));
+        configs
+    }
+
+    /// The kernel that runs for m tokens on such tables on a GPU: of those that are asked for, the one with the least
+    /// expected time. Needs no GPU.
+    ///
+    /// # Errors
+    /// [`Error::Schedule`] where no kernel is what is asked for.
+    pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> Result<KernelConfig, Error> {
         let &TableShape { rows, traits, load, .. } = tables;
         // No launch takes more.
         let m = m.min(MOST_TOKENS);
-        let dtype = self.gemm.dtype();
-        if m.is_multiple_of(8) && m > DECODE_TOKENS {
-            // Its blocks share items evenly, not steps.
-            let resident = if load.is_uneven() { None } else { self.resident_config(rows, traits, load.longest) };
-            let configs = self.hopper_configs(rows, traits).chain(resident);
-            if let Some(config) = choose::cheapest(configs, load, m, gpu.sms) {
-                return config;
+        let asked = self.gemm.request();
+        let admitted = |config: &KernelConfig| asked.admits(config) && config.check().is_ok();
+        let hopper = || {
+            let configs = self.hopper_family(tables).filter(|_| m.is_multiple_of(8)).filter(admitted);
+            choose::cheapest(configs, load, m, gpu.sms)
+        };
+        if m > DECODE_TOKENS
+            && let Some(config) = hopper()
+        {
+            return Ok(config);
+        }
+        if !self.only_hopper() {
+            if self.intrinsic == Intrinsic::Ffma {
+                let kernels = self.ffma_configs(rows, traits.stored_zeros, self.vector(m));
+                let kernels = kernels.into_iter().filter(admitted).collect();
+                if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
+                    return Ok(config);
+                }
+            }
+            let widths: Vec<usize> =
+                DECODE_WIDTHS.into_iter().filter(|&width| asked.tokens.is_none_or(|asked| asked == width)).collect();
+            // Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
+            let fits = |tokens: usize| tokens < 2 * m.max(1) && load.tiles * m.div_ceil(tokens) >= gpu.sms;
+            let least = *PLAIN_TOKENS.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&PLAIN_TOKENS[0]);
+            let best = PLAIN_TOKENS.into_iter().find(|&tokens| fits(tokens)).unwrap_or(least);
+            let plain = [best].into_iter().chain(PLAIN_TOKENS).map(|tokens| self.plain(tables, m, tokens));
+            let few = self.few_tokens(tables, m, gpu, &widths);
+            if let Some(config) = few.into_iter().chain(plain).find(admitted) {
+                return Ok(config);
             }
         }
-        let vector =
-            (0..=4).rev().map(|p| 1usize << p).find(|v| v * dtype.bytes() <= 16 && m.is_multiple_of(*v)).unwrap_or(1);
-        if self.intrinsic == Intrinsic::Ffma {
-            let kernels = self.ffma_configs(rows, traits.stored_zeros, vector);
-            if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
-                return config;
-            }
+        hopper().ok_or_else(|| self.no_kernel(tables, m, gpu))
+    }
+
+    /// Whether nothing but Hopper's own kernels may run.
+    fn only_hopper(&self) -> bool {
+        self.gemm.request().intrinsic.is_some_and(Intrinsic::is_arch_specific)
+    }
+
+    fn no_kernel(&self, tables: &TableShape, m: usize, gpu: Gpu) -> Error {
+        if self.only_hopper() && !m.is_multiple_of(8) {
+            let reason = format!("its copies need a multiple of 8 tokens, found {m}");
+            return refused(&self.gemm, reason, "add tokens, or leave the instruction open".into());
         }
-        // Up to 32 tokens. Each block gathers X for itself, so blocks are as high as leaves enough of them; where they are
-        // few, more warps keep as many loads under way.
-        let of_sms = |slab: usize| (load.tiles * (rows / slab)) as f64 / gpu.sms as f64;
-        let few = [8, 16, 32].into_iter().find(|&tokens| m <= tokens).and_then(|tokens| {
-            let slab = match rows {
-                64.. if tokens == 32 && of_sms(64) >= 1.25 => 64,
-                32.. if of_sms(32) >= 0.9 => 32,
-                _ => 16,
-            };
-            let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
-            self.decode_config(rows, traits.stored_zeros, tokens, vector, Decode { slab, warps })
-        });
-        // Tokens a block: as many as there are, but no fewer blocks than multiprocessors if it can be had.
-        let choices = [128usize, 64, 32, 16];
-        let fits = |tokens: usize| tokens < 2 * m.max(1) && load.tiles * m.div_ceil(tokens) >= gpu.sms;
-        let least = *choices.iter().rev().find(|&&t| t >= m.min(32)).unwrap_or(&choices[0]);
-        let tokens = choices.iter().copied().find(|&tokens| fits(tokens)).unwrap_or(least);
-        few.unwrap_or_else(|| self.config(rows, traits.stored_zeros, tokens, vector))
+        let intrinsic = self.gemm.request().intrinsic;
+        let open = KernelPlan {
+            gemm: self.gemm.clone().with_request(KernelRequest { intrinsic, ..KernelRequest::default() }),
+            ..self.clone()
+        };
+        let mut there: Vec<String> =
+            open.configs(tables, m, gpu).iter().map(|c| KernelRequest::of_config(c).to_string()).collect();
+        there.sort();
+        there.dedup();
+        let reason = format!("no kernel for this weight and {m} tokens is so");
+        refused(&self.gemm, reason, format!("there are:\n  {}", there.join("\n  ")))
     }
 
     /// The source of a configuration.
@@ -232,7 +342,7 @@ impl KernelPlan {
     /// Where the weight is not of this plan's pattern.
     pub fn lay_out(&self, weight: &Pruned) -> Result<(KernelConfig, DeviceTiles), Error> {
         let (tiles, packed) = self.tiles(weight)?;
-        let (rows, stored_zeros) = self.block_rows(&tiles);
+        let (rows, stored_zeros) = self.block_rows(&tiles)?;
         let config = self.config(rows, stored_zeros, 64, 1);
         let tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), weight.kept())
             .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
@@ -249,20 +359,62 @@ impl KernelPlan {
         Ok((record_tiles(&self.ir, &packed)?, packed))
     }
 
-    fn block_rows(&self, tiles: &[RecordedTile]) -> (usize, bool) {
-        if self.intrinsic == Intrinsic::MmaSp {
+    fn block_rows(&self, tiles: &[RecordedTile]) -> Result<(usize, bool), Error> {
+        let heights = if self.only_hopper() { &HEIGHTS[2..] } else { &HEIGHTS };
+        let sparse = self.intrinsic == Intrinsic::MmaSp;
+        if let Some(rows) = self.gemm.request().rows {
+            if !heights.contains(&rows) {
+                let reason = format!("expected a tile of {heights:?} rows, found {rows}");
+                return Err(refused(&self.gemm, reason, "ask for one of them, or leave it open".into()));
+            }
+            return Ok((rows, !sparse && shares_blocks(tiles, rows)));
+        }
+        if sparse {
             let highest = tiles.iter().map(|t| t.rows.len()).max().unwrap_or(16);
-            let rows = [16, 32, 64].into_iter().find(|&rows| rows >= highest).unwrap_or(128);
-            return (rows, false);
+            let rows = heights.iter().copied().find(|&rows| rows >= highest).unwrap_or(128);
+            return Ok((rows, false));
         }
         // Parts of the peak, estimated from what a block of that height loads for each multiplication.
         let efficiency = match (self.intrinsic, self.hopper) {
             (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
             (_, false) => [0.25, 0.45, 0.75, 1.0],
+            (_, true) if self.only_hopper() => [0.0, 0.0, 0.72, 1.0],
             (_, true) => [0.15, 0.3, 0.72, 1.0],
         };
-        choose_rows(tiles, self.pattern.n(), efficiency)
+        Ok(choose_rows(tiles, self.pattern.n(), efficiency))
     }
+}
+
+/// Heights of tables' tiles, in rows.
+const HEIGHTS: [usize; 4] = [16, 32, 64, 128];
+
+/// Tokens a block of the kernels of any number of tokens, most first.
+const PLAIN_TOKENS: [usize; 4] = [128, 64, 32, 16];
+
+/// Tokens of the kernels for few.
+const DECODE_WIDTHS: [usize; 3] = [8, 16, 32];
+
+fn refused(gemm: &Gemm, reason: String, offered: String) -> Error {
+    Error::Schedule { asked: gemm.request().to_string(), reason, offered }
+}
+
+/// Whether a GPU of this compute capability has the instruction for the GEMM's type.
+fn can_run(asked: Intrinsic, gemm: &Gemm, sm: u32) -> Result<(), Error> {
+    let has = |intrinsic: Intrinsic| {
+        (sm >= intrinsic.min_sm()) && (!intrinsic.is_arch_specific() || sm == intrinsic.min_sm())
+    };
+    let takes = |intrinsic: Intrinsic| intrinsic.dtypes().contains(&gemm.dtype());
+    if has(asked) && takes(asked) {
+        return Ok(());
+    }
+    let there: Vec<&str> = Intrinsic::ALL.into_iter().filter(|&i| has(i) && takes(i)).map(Intrinsic::name).collect();
+    let reason = if has(asked) {
+        format!("{asked} has no {} form", gemm.dtype())
+    } else {
+        let only = if asked.is_arch_specific() { " alone" } else { " and later" };
+        format!("{asked} is of sm_{}{only}, and this GPU is sm_{sm}", asked.min_sm())
+    };
+    Err(refused(gemm, reason, format!("it runs {} with {}", gemm.dtype(), there.join(", "))))
 }
 
 /// Whether the finest skip keeps at most two of four columns.

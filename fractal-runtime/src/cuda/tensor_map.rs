@@ -17,6 +17,8 @@ pub enum Element {
     Bf16,
     /// IEEE single precision.
     F32,
+    /// 32 bits, of any meaning.
+    U32,
 }
 
 impl Element {
@@ -24,7 +26,7 @@ impl Element {
         match self {
             Element::U8 => 1,
             Element::F16 | Element::Bf16 => 2,
-            Element::F32 => 4,
+            Element::F32 | Element::U32 => 4,
         }
     }
 }
@@ -79,6 +81,7 @@ impl TensorMap {
             Element::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             Element::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             Element::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            Element::U32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT32,
         };
         let swizzle = match swizzle {
             Swizzle::None => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,

@@ -79,17 +79,25 @@ struct Part<'a> {
 
 /// The height of blocks with the least expected time, and whether it makes tiles share blocks.
 ///
-/// `efficiency` gives, for 16, 32, 64 and 128 rows, the part of the instruction's peak that a block of them reaches.
+/// `efficiency` gives, for 16, 32, 64 and 128 rows, the part of the instruction's peak that a block of them reaches; 0 where
+/// there is no such kernel.
 pub fn choose_rows(tiles: &[RecordedTile], n: usize, efficiency: [f64; 4]) -> (usize, bool) {
     let time = |at: usize| {
         let rows = 16 << at;
         let stored: usize = blocks(tiles, rows, true).iter().map(|b| b.columns.len() * rows).sum();
         stored as f64 / efficiency[at]
     };
-    let fitting = (0..4).filter(|&at| at == 0 || 16 << (at - 1) < n);
-    let best = fitting.map(|at| (at, time(at))).min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(at, _)| at);
+    let there = (0..4).filter(|&at| efficiency[at] > 0.0);
+    let least = there.clone().next().unwrap_or(0);
+    let fitting = there.filter(|&at| at == least || 16 << (at - 1) < n);
+    let best = fitting.map(|at| (at, time(at))).min_by(|a, b| a.1.total_cmp(&b.1)).map_or(least, |(at, _)| at);
     let rows = 16 << best;
-    (rows, blocks(tiles, rows, true).iter().any(|b| b.parts.len() > 1))
+    (rows, shares_blocks(tiles, rows))
+}
+
+/// Whether blocks of so many rows make tiles share them.
+pub fn shares_blocks(tiles: &[RecordedTile], rows: usize) -> bool {
+    blocks(tiles, rows, true).iter().any(|b| b.parts.len() > 1)
 }
 
 /// Cuts tiles that are too high, and puts `together` neighbours that are too low.

@@ -100,7 +100,7 @@ impl KernelConfig {
         matches!(self.intrinsic, Intrinsic::Wgmma | Intrinsic::WgmmaSp)
     }
 
-    /// Bytes of positions a step, of 2-of-4 kernels.
+    /// Bytes of positions a stage, of 2-of-4 kernels.
     pub fn position_bytes(&self) -> usize {
         if self.intrinsic.is_sparse() { self.rows / 16 * 32 * 4 } else { 0 }
     }
@@ -108,9 +108,8 @@ impl KernelConfig {
     /// Bytes of a stage; those of Hopper's kernels begin at multiples of 1024, which the swizzle needs.
     pub fn stage_bytes(&self) -> usize {
         let w_bytes = if self.resident > 0 { 0 } else { self.w_bytes() };
-        let bytes = self.x_bytes() + w_bytes;
-        // Hopper's kernels fetch positions to registers.
-        if self.is_hopper() { bytes.next_multiple_of(1024) } else { bytes + self.position_bytes() }
+        let bytes = self.x_bytes() + w_bytes + self.position_bytes();
+        if self.is_hopper() { bytes.next_multiple_of(1024) } else { bytes }
     }
 
     /// Rows and tokens of a warp's tile.

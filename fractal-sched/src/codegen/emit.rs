@@ -37,6 +37,8 @@ pub enum Parameter {
     Values,
     /// Of 2-of-4 kernels: positions, step by step.
     Positions,
+    /// The same as a map of rows for the copy engine, a step each.
+    PositionsMap,
     /// Kept columns of each tile, padded to whole steps.
     Columns,
     /// The first step of each tile, and one past the last.
@@ -68,7 +70,7 @@ pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
     }
     parameters.push(Parameter::Values);
     if config.position_bytes() > 0 {
-        parameters.push(Parameter::Positions);
+        parameters.push(if config.is_hopper() { Parameter::PositionsMap } else { Parameter::Positions });
     }
     parameters.extend([Parameter::Columns, Parameter::Begin, Parameter::Rows]);
     parameters.extend((0..config.biases()).map(Parameter::Bias));
@@ -91,6 +93,7 @@ fn declaration(parameter: Parameter) -> String {
         Parameter::YMap => "const __grid_constant__ TensorMap y_map".into(),
         Parameter::Values => "const T* __restrict__ values".into(),
         Parameter::Positions => "const unsigned* __restrict__ positions".into(),
+        Parameter::PositionsMap => "const __grid_constant__ TensorMap p_map".into(),
         Parameter::Columns => "const int* __restrict__ columns".into(),
         Parameter::Begin => "const int* __restrict__ begin".into(),
         Parameter::Rows => "const int* __restrict__ rows".into(),
@@ -187,7 +190,7 @@ fn constants(config: &KernelConfig) -> String {
     let whole = if config.division.is_some() { "tile" } else { "block" };
     let positions = match config.position_bytes() {
         0 => String::new(),
-        bytes => format!("constexpr int P_STAGE = {};            // words of positions a step\n", bytes / 4),
+        bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
         hopper::constants(config)

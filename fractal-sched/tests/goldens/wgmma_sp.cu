@@ -3,7 +3,7 @@
 //   let k4 = skip(k, per = (n2), keep = 50%);
 //   let (k5, k6) = split(k4, 4);
 //   let k7 = skip(k6, per = (n2, n3, k5), keep = 2 of 4);
-// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 181504 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
+// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 6 stages, 384 threads, 187648 bytes of shared memory, vectors of 8 | * 0.5 | + residual0[n, m] | relu
 #include "fractal/types.cuh"
 #include "fractal/memory.cuh"
 #include "fractal/hopper.cuh"
@@ -18,7 +18,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 32;          // of which W stores
 constexpr int STAGES = 6;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
-constexpr unsigned STAGE_BYTES = 24576;  // bytes of a stage: X, W
+constexpr unsigned STAGE_BYTES = 25600;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
 constexpr int SPLIT = 1;            // blocks that share the steps of a tile
@@ -28,7 +28,7 @@ constexpr int CHUNK = 64;           // tokens a warp stages at a time
 constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
 constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
-constexpr int P_STAGE = 256;            // words of positions a step
+constexpr int P_STAGE = 256;            // words of positions a stage
 constexpr int THREADS = 384;
 constexpr int X_STAGE = STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
@@ -51,7 +51,7 @@ gemm_wgmma_sp_bf16_128x128x64(
     const T* __restrict__ x,
     T* __restrict__ y,
     const T* __restrict__ values,
-    const unsigned* __restrict__ positions,
+    const __grid_constant__ TensorMap p_map,
     const int* __restrict__ columns,
     const int* __restrict__ begin,
     const int* __restrict__ rows,
@@ -152,7 +152,8 @@ gemm_wgmma_sp_bf16_128x128x64(
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
+                        load_row(p_map, range.first + ahead + u, ws + W_STAGE * 2, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
                     }
                     __syncwarp();
                     const unsigned to = xs + chunk;
@@ -203,15 +204,9 @@ gemm_wgmma_sp_bf16_128x128x64(
     auto fetch_rows = [&](int tile) {
         if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
     };
-    // This thread's word of a step's positions, fetched ahead.
-    unsigned positions_ahead = 0;
-    auto fetch_positions = [&](Range range) {
-        if (range.first < range.last) positions_ahead = load_now(positions + (size_t)range.first * P_STAGE + threadIdx.x % 256);
-    };
     int turn = 0;
     Item coming = fetch_item(0);
     fetch_rows(coming.tile);
-    fetch_positions(part(coming));
     dependency_wait();
     for (; coming.tile >= 0; ++turn) {
         const int tile = coming.tile, m0 = coming.m0 + 0 + rank * PIECE;
@@ -224,28 +219,21 @@ gemm_wgmma_sp_bf16_128x128x64(
             coming = fetch_item(turn + 1);
             fetch_rows(coming.tile);
         };
-        if (last == first) {
-            fetch_ahead();
-            fetch_positions(part(coming));
-        }
+        if (last == first) fetch_ahead();
         int previous = 0;
         unsigned even = 0, odd = 0;
         auto issue = [&](int step, unsigned& kept) {
             barrier_wait(full + 8 * stage, phase);
-            kept = positions_ahead;
             fence_async();
+            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(kept) : "r"(at + (threadIdx.x % 256) * 4) : "memory");
             wgmma_begin();
             multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
             multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
             wgmma_commit();
             if (step == first) fetch_ahead();
-            if (step + 1 < last) {
-                fetch_positions({step + 1, last});
-            } else {
-                fetch_positions(part(coming));
-            }
         };
-        // The step before is done: its stage may be filled again.
+        // The step before is done, and with it what read its positions: its stage may be filled again.
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile("" : "+r"(read)::"memory");

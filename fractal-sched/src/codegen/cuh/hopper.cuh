@@ -78,6 +78,11 @@ __device__ __forceinline__ void load_box(const TensorMap& map, int row, int colu
         "l"(&map), "r"(column), "r"(row), "r"(barrier)
         : "memory");
 }
+// A whole row of the map's matrix to shared memory, 128-byte aligned; counts on the barrier. For what threads read:
+// compute-sanitizer takes a thread's read and a later `bulk_copy` for a race, whatever barriers lie between.
+__device__ __forceinline__ void load_row(const TensorMap& map, int row, unsigned to, unsigned barrier) {
+    load_box(map, row, 0, to, barrier);
+}
 // A box from shared memory to (row, column) of the map's matrix, if `there` is one; what lies beyond the matrix's ends is not
 // written. Boxes are counted by `boxes_read`, those that are none, too.
 __device__ __forceinline__ void store_box(const TensorMap& map, int row, int column, unsigned from, bool there) {
@@ -174,11 +179,6 @@ __device__ __forceinline__ float4 load_floats(unsigned from) {
 __device__ __forceinline__ int load_now(const int* from) {
     int v;
     asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
-    return v;
-}
-__device__ __forceinline__ unsigned load_now(const unsigned* from) {
-    unsigned v;
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(from));
     return v;
 }
 __device__ __forceinline__ float load_now(const float* from) {

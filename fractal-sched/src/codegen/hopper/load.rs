@@ -1,6 +1,24 @@
 //! The warpgroup that copies: lists of kept columns -> stages of X and W in shared memory.
 
 use super::KernelConfig;
+use fractal_dsl::Intrinsic;
+
+/// What the copy engine brings of a step's weights.
+struct Weights {
+    bytes: &'static str,
+    positions: &'static str,
+}
+
+fn weights(config: &KernelConfig) -> Weights {
+    if config.intrinsic == Intrinsic::WgmmaSp {
+        Weights {
+            bytes: "W_STAGE * 2 + P_STAGE * 4",
+            positions: "                        load_row(p_map, range.first + ahead + u, ws + W_STAGE * 2, full + 8 * stage);\n",
+        }
+    } else {
+        Weights { bytes: "W_STAGE * 2", positions: "" }
+    }
+}
 
 /// The producer's part in the cluster's last meeting.
 fn joined(config: &KernelConfig) -> &'static str {
@@ -24,7 +42,7 @@ pub(super) const LOAD_BOXES: &str = "#pragma unroll
 ";
 
 pub(super) fn box_producer(config: &KernelConfig) -> String {
-    let (load, joined) = (load_weights(config), joined(config));
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -59,7 +77,7 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
                             {load}
-                            barrier_expect(full + 8 * stage, X_STAGE * 2 + W_STAGE * 2);
+{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
                         }}
                         __syncwarp();
 {LOAD_BOXES}                        if (++stage == STAGES) {{
@@ -124,7 +142,7 @@ pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs +
 ";
 
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (load, joined) = (load_weights(config), joined(config));
+    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -164,7 +182,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
                         {load}
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
+{positions}                        barrier_expect(full + 8 * stage, {bytes});
                     }}
                     __syncwarp();
 {COPY_ROWS}                    if (++stage == STAGES) {{

@@ -76,7 +76,7 @@ constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
         ),
     };
     let constants = format!(
-        "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W
+        "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = {};
 constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
 constexpr int SPLIT = {};            // blocks that share the steps of a tile

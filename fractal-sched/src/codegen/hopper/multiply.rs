@@ -37,7 +37,7 @@ pub(super) fn consumer(config: &KernelConfig) -> String {
     } else {
         ""
     };
-    let main_loop = if sparse { sparse_loop() } else { dense_loop() }
+    let main_loop = if sparse { sparse_loop(config) } else { dense_loop().into() }
         .replace("FENCE", fence(config))
         .replace("RELEASE_STEP", &release(config, "step > first"))
         .replace("RELEASE_LAST", &release(config, "last > first"));
@@ -50,16 +50,6 @@ pub(super) fn consumer(config: &KernelConfig) -> String {
 "
     } else {
         "        float acc[GROUP_TOKENS / 2];\n"
-    };
-    let (positions, first_positions, no_steps) = if sparse {
-        let no_steps = "        if (last == first) {
-            fetch_ahead();
-            fetch_positions(part(coming));
-        }
-";
-        (fetch_positions(config), "    fetch_positions(part(coming));\n", no_steps)
-    } else {
-        (String::new(), "", "        if (last == first) fetch_ahead();\n")
     };
     let declared: String = (0..config.biases()).map(|b| format!("        float bias{b}_here[2];\n")).collect();
     let fetched: String = (0..config.biases())
@@ -88,10 +78,10 @@ pub(super) fn consumer(config: &KernelConfig) -> String {
     auto fetch_rows = [&](int tile) {{
         if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
     }};
-{positions}    int turn = 0;
+    int turn = 0;
     Item coming = fetch_item(0);
     fetch_rows(coming.tile);
-{first_positions}    dependency_wait();
+    dependency_wait();
     for (; coming.tile >= 0; ++turn) {{
         const int tile = coming.tile, m0 = coming.m0 + {token0} + rank * PIECE;
         const Range own = part(coming);
@@ -102,7 +92,8 @@ pub(super) fn consumer(config: &KernelConfig) -> String {
             coming = fetch_item(turn + 1);
 {biases}            fetch_rows(coming.tile);
 {claim}        }};
-{no_steps}{main_loop}#pragma unroll
+        if (last == first) fetch_ahead();
+{main_loop}#pragma unroll
         for (int i = 0; i < GROUP_TOKENS / 2; ++i) {{
             // The compiler does not see that the instruction writes later than it is issued.
             asm volatile(\"\" : \"+f\"(acc[i])::\"memory\");
@@ -143,25 +134,22 @@ FENCE            wgmma_begin();
 }
 
 /// Two steps a turn: each has its own register of positions, which must not be written again before the instruction that
-/// reads it is done. The positions of a step are fetched while the step before is multiplied.
-fn sparse_loop() -> &'static str {
+/// reads it is done.
+fn sparse_loop(config: &KernelConfig) -> String {
+    let word = if config.rows == 128 { "threadIdx.x % 256" } else { "threadIdx.x % 128" };
     "        int previous = 0;
         unsigned even = 0, odd = 0;
         auto issue = [&](int step, unsigned& kept) {
             barrier_wait(full + 8 * stage, phase);
-            kept = positions_ahead;
-FENCE            wgmma_begin();
+FENCE            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+            asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept) : \"r\"(at + (WORD) * 4) : \"memory\");
+            wgmma_begin();
             multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
             multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
             wgmma_commit();
             if (step == first) fetch_ahead();
-            if (step + 1 < last) {
-                fetch_positions({step + 1, last});
-            } else {
-                fetch_positions(part(coming));
-            }
         };
-        // The step before is done: its stage may be filled again.
+        // The step before is done, and with it what read its positions: its stage may be filled again.
         auto retire = [&](int step, unsigned& read) {
             wgmma_wait<1>();
             asm volatile(\"\" : \"+r\"(read)::\"memory\");
@@ -184,17 +172,5 @@ FENCE            wgmma_begin();
         asm volatile(\"\" : \"+r\"(even), \"+r\"(odd)::\"memory\");
         RELEASE_LAST
 "
-}
-
-/// Straight from memory to the registers of the instruction.
-fn fetch_positions(config: &KernelConfig) -> String {
-    let word = if config.rows == 128 { "threadIdx.x % 256" } else { "threadIdx.x % 128" };
-    format!(
-        "    // This thread's word of a step's positions, fetched ahead.
-    unsigned positions_ahead = 0;
-    auto fetch_positions = [&](Range range) {{
-        if (range.first < range.last) positions_ahead = load_now(positions + (size_t)range.first * P_STAGE + {word});
-    }};
-"
-    )
+    .replace("WORD", word)
 }
