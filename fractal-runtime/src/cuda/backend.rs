@@ -126,6 +126,9 @@ pub struct DeviceInputs<'a> {
 /// memory for as much of W as of X.
 const BAND: i32 = 32;
 
+/// Uneven tiles that do: the fewer, the closer the longest stay to the beginning.
+const UNEVEN_BAND: i32 = 16;
+
 /// Values in their storage type on the device.
 fn upload_values(stream: &Stream, values: &[f32], dtype: DType) -> Result<Buffer, CudaError> {
     match dtype {
@@ -431,7 +434,7 @@ impl CudaWeight {
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(residuals.get(number).unwrap_or(inputs.residual[number])),
             Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
-            Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { 1 } else { BAND }),
+            Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { UNEVEN_BAND } else { BAND }),
             Parameter::N => Arg::I32(n as i32),
             Parameter::M => Arg::I32(m as i32),
         };

@@ -16,7 +16,7 @@ use fractal_sched::loop_ir::{Expr, Stmt};
 use fractal_sched::{Form, KernelRequest, LoopIr};
 use std::ops::RangeInclusive;
 
-/// Up to so many tokens, `wgmma`'s tiles are too wide.
+/// Up to so many tokens, `wgmma`'s tiles are too wide, unless there are many.
 const DECODE_TOKENS: usize = 32;
 
 /// Kernels count tokens in an `int`.
@@ -277,7 +277,10 @@ impl KernelPlan {
             let configs = self.hopper_family(tables).filter(|_| m.is_multiple_of(8)).filter(admitted);
             choose::cheapest(configs, load, m, gpu.sms)
         };
-        if m > DECODE_TOKENS
+        // The copy engine streams weights faster than the kernel for few tokens, where tiles of 64 tokens leave no
+        // multiprocessor idle for long.
+        let streamed = m > DECODE_TOKENS / 2 && 2 * load.tiles > gpu.sms;
+        if (m > DECODE_TOKENS || streamed)
             && let Some(config) = hopper()
         {
             return Ok(config);

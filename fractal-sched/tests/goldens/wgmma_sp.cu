@@ -76,7 +76,7 @@ gemm_wgmma_sp_bf16_128x128x64(
     }
     __syncthreads();
     // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
-    // so that X and W come from memory once a band; where tiles are uneven, a band is one tile and the longest is first.
+    // so that X and W come from memory once a band; the longest tiles are in the first.
     const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
     const int items = tiles * token_tiles;
     const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
