@@ -68,6 +68,12 @@ pub enum Error {
         /// What was counted.
         found: String,
     },
+    /// A kernel that does not end.
+    #[error("the kernel has no result after {seconds} s; the GPU is of no use to this process: end it and start again")]
+    Hangs {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// A device buffer that is shorter than its operand.
     #[error("operand `{operand}`: expected a buffer of {expected} bytes, found {found}")]
     ShortBuffer {

@@ -227,6 +227,24 @@ impl CudaWeight {
         self.plan.choose(&self.tables, m, self.device.info().into())
     }
 
+    /// Every kernel that runs for m tokens and that the schedule admits, in no order.
+    pub fn configs(&self, m: usize) -> Vec<KernelConfig> {
+        self.plan.configs(&self.tables, m, self.device.info().into())
+    }
+
+    /// What the choice of a kernel depends on in its tables.
+    pub fn tables(&self) -> &TableShape {
+        &self.tables
+    }
+
+    /// Compiles and loads one of its kernels; what it uses.
+    ///
+    /// # Errors
+    /// A kernel that does not compile.
+    pub fn prepare_config(&self, config: &KernelConfig) -> Result<KernelInfo, Error> {
+        Ok(self.kernel_for(config)?.info().clone())
+    }
+
     /// Compiles and loads the kernel for m tokens, so that the first call need not; what it uses.
     ///
     /// # Errors
@@ -266,7 +284,16 @@ impl CudaWeight {
         if let Some(call) = self.calls.read().unwrap_or_else(PoisonError::into_inner).get(&m) {
             return Ok(Arc::clone(call));
         }
-        let config = self.config(m)?;
+        let call = Arc::new(self.call_of(&self.config(m)?, m)?);
+        let mut calls = self.calls.write().unwrap_or_else(PoisonError::into_inner);
+        if calls.len() >= MOST_CALLS {
+            calls.clear();
+        }
+        Ok(Arc::clone(calls.entry(m).or_insert(call)))
+    }
+
+    /// What a call of this kernel for m tokens needs.
+    fn call_of(&self, config: &KernelConfig, m: usize) -> Result<Call, Error> {
         let tokens = m.div_ceil(config.tokens);
         if tokens > 65_535 {
             return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
@@ -275,25 +302,25 @@ impl CudaWeight {
             [(self.tables.load.tiles * (config.rows / slab)) as u32, 1, 1]
         } else if config.is_hopper() {
             let multiprocessors = self.device.info().sm_count as usize;
-            [choose::blocks(&config, self.tables.load.tiles, m, multiprocessors) as u32, 1, 1]
+            [choose::blocks(config, self.tables.load.tiles, m, multiprocessors) as u32, 1, 1]
         } else {
             [(self.tables.load.tiles * config.slabs()) as u32, tokens as u32, 1]
         };
         let positions = match &self.positions {
             Some(positions) if config.is_hopper() => {
-                let words = position_words(&config);
+                let words = position_words(config);
                 let steps = (positions.bytes() / 4 / words) as u64;
                 let (row, words) = ([1, words as u32], words as u64);
                 Some(TensorMap::matrix(positions, Element::U32, [steps, words], words, row, Swizzle::None)?)
             }
             _ => None,
         };
-        let call = Arc::new(Call {
-            kernel: self.kernel_for(&config)?,
+        Ok(Call {
+            kernel: self.kernel_for(config)?,
             chunk: if config.runs { config.chunk() } else { 0 },
             column_run: config.column_run,
             output: config.output,
-            parameters: parameters(&config),
+            parameters: parameters(config),
             positions,
             shape: LaunchShape {
                 grid,
@@ -303,12 +330,7 @@ impl CudaWeight {
                 overlap: config.is_hopper()
                     || (config.decode.is_some() || config.division.is_some()) && self.device.info().arch.major >= 9,
             },
-        });
-        let mut calls = self.calls.write().unwrap_or_else(PoisonError::into_inner);
-        if calls.len() >= MOST_CALLS {
-            calls.clear();
-        }
-        Ok(Arc::clone(calls.entry(m).or_insert(call)))
+        })
     }
 
     /// X or Y, of so many rows and m tokens, for the copy engine: boxes of `rows` rows and `tokens` tokens.
@@ -366,10 +388,37 @@ impl CudaWeight {
     /// # Errors
     /// A buffer that is too short, a kernel that does not compile or launch.
     pub fn launch(&self, stream: &Stream, inputs: &DeviceInputs<'_>) -> Result<(), Error> {
-        let (n, k, m) = (self.plan.pattern.n(), self.plan.pattern.k(), inputs.m);
-        if m == 0 {
+        if inputs.m == 0 {
             return Ok(());
         }
+        self.check_inputs(inputs)?;
+        self.put(stream, inputs, &*self.call(inputs.m)?)
+    }
+
+    /// Puts one call of one of [`CudaWeight::configs`] on a stream; the host does not wait.
+    ///
+    /// # Errors
+    /// As [`CudaWeight::launch`], and [`Error::Layout`] of another configuration.
+    pub fn launch_config(
+        &self,
+        stream: &Stream,
+        inputs: &DeviceInputs<'_>,
+        config: &KernelConfig,
+    ) -> Result<(), Error> {
+        if inputs.m == 0 {
+            return Ok(());
+        }
+        if !self.configs(inputs.m).contains(config) {
+            let reason = format!("expected one of those for this weight and {} tokens", inputs.m);
+            return Err(Error::Layout { kernel: config.name(), reason });
+        }
+        self.check_inputs(inputs)?;
+        self.put(stream, inputs, &self.call_of(config, inputs.m)?)
+    }
+
+    /// Whether all operands are there and long enough.
+    fn check_inputs(&self, inputs: &DeviceInputs<'_>) -> Result<(), Error> {
+        let (n, k, m) = (self.plan.pattern.n(), self.plan.pattern.k(), inputs.m);
         if m > MOST_TOKENS {
             return Err(Error::TooManyTokens { m, most: MOST_TOKENS });
         }
@@ -391,8 +440,13 @@ impl CudaWeight {
             return Err(Error::Missing { operand: "of the epilogue".into(), needed });
         }
         inputs.bias.iter().try_for_each(|b| short("bias", b, n * 4))?;
-        inputs.residual.iter().try_for_each(|r| short("residual", r, bytes_of(n)))?;
-        let call = self.call(m)?;
+        inputs.residual.iter().try_for_each(|r| short("residual", r, bytes_of(n)))
+    }
+
+    /// Puts a call whose operands are checked on a stream.
+    fn put(&self, stream: &Stream, inputs: &DeviceInputs<'_>, call: &Call) -> Result<(), Error> {
+        let (n, k, m) = (self.plan.pattern.n(), self.plan.pattern.k(), inputs.m);
+        let (gemm, element) = (&self.plan.gemm, self.plan.gemm.dtype().bytes());
         let turned = match gemm.input() {
             Layout::FeatureMajor => None,
             // One token lies the same way in both.

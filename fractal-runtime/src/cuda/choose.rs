@@ -5,6 +5,7 @@
 //! whichever is longer. The constants were fitted to measurements on an H200 (docs/perf-log.md).
 
 use fractal_sched::codegen::KernelConfig;
+use serde::{Deserialize, Serialize};
 
 /// Bytes a cycle into one multiprocessor.
 const INTO_ONE: f64 = 56.0;
@@ -22,7 +23,7 @@ const MEETINGS: f64 = 1200.0;
 const CLUSTERED: f64 = 0.9;
 
 /// What the estimate knows of a weight: its tiles and their steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// Tiles of rows.
     pub tiles: usize,
@@ -40,7 +41,7 @@ impl Load {
 }
 
 /// The estimated cycles of a Hopper kernel for `m` tokens on `multiprocessors`.
-fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
+pub(crate) fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessors: usize) -> f64 {
     let items = load.tiles * m.div_ceil(config.tokens * config.share);
     if config.resident > 0 {
         return resident(config, load, items, multiprocessors);

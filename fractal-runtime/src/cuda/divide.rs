@@ -81,7 +81,7 @@ pub fn least_time(
 
 /// Cycles of the multiprocessor with the most blocks. The constants are fitted to 52 times of kernels on the paper's shapes
 /// (H200, 75 %), which they meet within 12 % (root mean square).
-fn expected_cycles(gpu: Gpu, config: &KernelConfig, (tiles, columns): (usize, usize), m: usize) -> f64 {
+pub(crate) fn expected_cycles(gpu: Gpu, config: &KernelConfig, (tiles, columns): (usize, usize), m: usize) -> f64 {
     let Some(division) = config.division else { return f64::INFINITY };
     let tiles = tiles.max(1);
     // The driver keeps 1 KiB of shared memory for each block.

@@ -37,11 +37,11 @@
 
 mod backend;
 mod cache;
-mod choose;
+pub(crate) mod choose;
 mod cubin;
 mod cublaslt;
 mod device;
-mod divide;
+pub(crate) mod divide;
 mod error;
 mod explain;
 mod failed;
@@ -60,6 +60,7 @@ mod tiles;
 
 pub use backend::{CudaBackend, CudaWeight, DeviceInputs, download_tensor, source_of, upload_tensor};
 pub use cache::{CubinCache, Key, Lookup, Origin};
+pub use choose::Load;
 pub use cubin::{Cubin, KernelInfo, Multiplications};
 pub use cublaslt::{DenseEpilogue, DenseGemm, DenseOperands};
 pub use device::{CudaDevice, DeviceInfo};

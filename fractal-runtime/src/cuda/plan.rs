@@ -465,7 +465,8 @@ pub struct TableShape {
     pub traits: Traits,
     /// Kept columns of all tiles, in whole steps.
     pub columns: usize,
-    pub(super) load: Load,
+    /// Tiles and steps.
+    pub load: Load,
 }
 
 impl TableShape {

@@ -3,13 +3,14 @@
 use super::{Decode, hopper};
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Shared memory that a block of Hopper may have.
 const SHARED_BYTES: usize = 227 * 1024;
 
 /// Tile sizes and choices of one CUDA kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelConfig {
     /// The instruction that multiplies.
     pub intrinsic: Intrinsic,
@@ -51,7 +52,7 @@ pub struct KernelConfig {
 }
 
 /// How the blocks and threads of an `ffma` kernel divide a tile of the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Division {
     /// Rows a block: the tile's, or a slab of them.
     pub rows: usize,

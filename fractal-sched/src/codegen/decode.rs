@@ -14,9 +14,10 @@
 
 use super::{KernelConfig, emit, store};
 use fractal_dsl::{DType, Intrinsic};
+use serde::{Deserialize, Serialize};
 
 /// How a block of a decode kernel is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Decode {
     /// Rows of W a block, a part of a tile's: 16, 32 or 64.
     pub slab: usize,
