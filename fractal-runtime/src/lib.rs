@@ -19,6 +19,7 @@ mod prune;
 mod record;
 mod sparse_gemm;
 mod tensor;
+pub mod tune;
 
 pub use device::{Device, Kernel, Layer};
 pub use error::Error;
