@@ -20,7 +20,7 @@ pub(super) struct Axes {
     built: HashMap<Vec<Arc<Axis>>, Option<(Pattern, Facts)>>,
 }
 
-/// What is known of an axis. All terms of a class have the same length and kind.
+/// What is known of an axis. All terms of a class have the same length.
 #[derive(Clone, Debug)]
 pub(super) struct AxisData {
     /// Iterations at most.
@@ -28,6 +28,8 @@ pub(super) struct AxisData {
     pub(super) kind: AxisKind,
     /// No choice is needed to know it: it has a value at every element.
     pub(super) total: bool,
+    /// No split left a tail: every iteration has elements, whatever the other axes are.
+    pub(super) whole: bool,
     /// Elements of n or k from one iteration to the next, before skips: outer loops have a greater one.
     pub(super) scale: usize,
     size: usize,
@@ -149,22 +151,25 @@ fn axis_data(graph: &Graph, node: &Lang) -> Option<AxisData> {
         best: node.clone(),
         ..from.clone()
     };
-    let base = |len, kind| AxisData { len, kind, total: true, scale: 1, size: 1, best: node.clone() };
+    let base = |len, kind| AxisData { len, kind, total: true, whole: true, scale: 1, size: 1, best: node.clone() };
     Some(match node {
         Lang::N => base(graph.analysis.context.n, AxisKind::Spatial),
         Lang::K => base(graph.analysis.context.k, AxisKind::Reduction),
         Lang::Outer([a, f]) => {
             let (a, f) = (get(a)?, number(graph, *f)?.max(1));
-            made(a, a.len.div_ceil(f), a.scale.saturating_mul(f), 2)
+            let whole = a.whole && a.len.is_multiple_of(f);
+            AxisData { whole, ..made(a, a.len.div_ceil(f), a.scale.saturating_mul(f), 2) }
         }
         Lang::Inner([a, f]) => {
             let (a, f) = (get(a)?, number(graph, *f)?);
-            made(a, a.len.min(f), a.scale, 2)
+            let whole = a.whole && (f > 0 && a.len.is_multiple_of(f) || f >= a.len);
+            AxisData { whole, ..made(a, a.len.min(f), a.scale, 2) }
         }
         Lang::Joined([a, b]) => {
             let (a, b) = (get(a)?, get(b)?);
             let kind = if a.kind == b.kind { a.kind } else { AxisKind::Mixed };
-            AxisData { kind, total: a.total && b.total, ..made(a, a.len.saturating_mul(b.len), b.scale, b.size + 1) }
+            let (total, whole) = (a.total && b.total, a.whole && b.whole);
+            AxisData { kind, total, whole, ..made(a, a.len.saturating_mul(b.len), b.scale, b.size + 1) }
         }
         Lang::Kept([a, per, c]) => {
             let (a, keep) = (get(a)?, keep(graph, *c)?);
@@ -203,15 +208,19 @@ impl Analysis<Lang> for Axes {
     fn merge(&mut self, into: &mut Data, from: Data) -> DidMerge {
         match (into, from) {
             (Data::Axis(a), Data::Axis(b)) => {
-                let (total, scale) = (a.total || b.total, a.scale.min(b.scale));
-                let changed = |of: &AxisData, size| of.total != total || of.scale != scale || of.size != size;
+                let (total, whole, scale) = (a.total || b.total, a.whole || b.whole, a.scale.min(b.scale));
+                // An axis joined with one of a single iteration is only of the other's kind.
+                let kind = if a.kind == AxisKind::Mixed { b.kind } else { a.kind };
+                let changed = |of: &AxisData, size| {
+                    (of.total, of.whole, of.scale, of.size, of.kind) != (total, whole, scale, size, kind)
+                };
                 let size = a.size.min(b.size);
                 let merged = DidMerge(changed(a, size), changed(&b, size) || a.size == b.size);
-                debug_assert_eq!((a.len, a.kind), (b.len, b.kind), "{:?} = {:?}", a.best, b.best);
+                debug_assert_eq!(a.len, b.len, "{:?} = {:?}", a.best, b.best);
                 if b.size < a.size {
                     a.best = b.best;
                 }
-                (a.total, a.scale, a.size) = (total, scale, size);
+                (a.total, a.whole, a.scale, a.size, a.kind) = (total, whole, scale, size, kind);
                 merged
             }
             (Data::Per(best, size), Data::Per(other, less)) => {

@@ -81,8 +81,7 @@ impl Maker {
                         Some(last)
                             if last.root == digit.root
                                 && Some(last.low) == digit.high
-                                && (last.high.is_some()
-                                    || digit.root.term.len(self.size).is_multiple_of(last.low)) =>
+                                && (last.high.is_some() || digit.root.term.len(self.size).is_multiple_of(last.low)) =>
                         {
                             last.low = digit.low;
                         }
@@ -113,7 +112,7 @@ impl Maker {
             if left.is_multiple_of(len) || slow.is_empty() && left >= len {
                 left = left.div_ceil(len);
                 fast.push(digit);
-            } else if digit.high.is_none() || len.is_multiple_of(left) {
+            } else if len.is_multiple_of(left) || slow.is_empty() && digit.high.is_none() {
                 let cut = digit.low * left;
                 fast.push(Digit { high: Some(cut), ..digit.clone() });
                 digit.low = cut;

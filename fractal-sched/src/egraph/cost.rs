@@ -44,15 +44,7 @@ pub struct Roofline {
 impl Roofline {
     /// An H200, with the constants of the runtime's own choice of kernels.
     pub fn h200(dtype: DType) -> Roofline {
-        Roofline {
-            target: Target::h200(),
-            dtype,
-            tensor: 2048.0,
-            ffma: 128.0,
-            bytes: 56.0,
-            out: 16.0,
-            fill: 2700.0,
-        }
+        Roofline { target: Target::h200(), dtype, tensor: 2048.0, ffma: 128.0, bytes: 56.0, out: 16.0, fill: 2700.0 }
     }
 
     /// Kept columns of a block of `rows` rows: the union where tiles share it.

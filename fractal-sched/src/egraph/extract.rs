@@ -1,5 +1,6 @@
 //! The cheapest candidates of a class: every pattern that its nests build, with every schedule that is closed for it.
 
+use super::Saturated;
 use super::analysis::{Data, term};
 use super::cost::CostModel;
 use super::directives::{pattern_directives, schedule_directives};
@@ -8,7 +9,6 @@ use super::facts::Facts;
 use super::lang::Lang;
 use super::schedule::{Choice, Context, Partial};
 use super::term::{Axis, Writer, nest_of};
-use super::Saturated;
 use crate::codegen::KernelConfig;
 use crate::schedule::{Form, KernelRequest};
 use egg::Id;
@@ -94,13 +94,12 @@ impl Saturated {
     /// same facts; of those the one with the fewest primitives stays.
     pub fn candidates(&mut self, cost: &dyn CostModel, m: usize, most: usize) -> Vec<Candidate> {
         let members = self.members();
-        let mut found: Vec<(f64, usize, Partial, Option<usize>)> = Vec::new();
+        let mut found: Vec<(f64, usize, Partial)> = Vec::new();
         for schedule in self.schedules() {
             for (at, member) in members.iter().enumerate() {
                 let scalar = schedule.last == Some(Choice::Scalar);
                 let context = &self.graph.analysis.context;
-                let config = context.kernel(&schedule, &member.facts, m);
-                if config.is_none() && !scalar {
+                if !scalar && context.kernel(&schedule, &member.facts, m).is_none() {
                     continue;
                 }
                 let (pattern, request) = (&member.pattern, &schedule.request);
@@ -109,13 +108,14 @@ impl Saturated {
                 let apart = !schedule.fused && !scalar && !context.epilogue.is_empty();
                 total += if apart { cost.apart(pattern, m) } else { 0.0 };
                 if total.is_finite() {
-                    found.push((total, at, schedule, config.map(|c| c.threads())));
+                    found.push((total, at, schedule));
                 }
             }
         }
-        found.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let order = |of: &(f64, usize, Partial)| (members[of.1].pattern.steps().len(), of.1, of.2);
+        found.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| order(a).cmp(&order(b))));
         let mut kept: Vec<(f64, usize, Partial)> = Vec::new();
-        for (cost, at, schedule, _) in found {
+        for (cost, at, schedule) in found {
             let same = |k: &&(f64, usize, Partial)| k.2 == schedule && members[k.1].facts == members[at].facts;
             if kept.len() < most && !kept.iter().any(|k| same(&k)) {
                 kept.push((cost, at, schedule));
@@ -127,6 +127,12 @@ impl Saturated {
     /// How many different patterns the search has found for the program's masks.
     pub fn patterns(&mut self) -> Vec<Pattern> {
         self.members().into_iter().map(|member| member.pattern).collect()
+    }
+
+    /// The kernels of all closed schedules on a pattern with these facts, whatever the number of tokens.
+    #[cfg(test)]
+    pub(super) fn kernels(&self, facts: &Facts) -> impl Iterator<Item = KernelConfig> {
+        self.schedules().into_iter().filter_map(|schedule| self.graph.analysis.context.kernel(&schedule, facts, 8))
     }
 
     fn candidate(&mut self, member: &Member, schedule: Partial, cost: f64) -> Candidate {
@@ -160,11 +166,8 @@ impl Saturated {
                 _ => None,
             }));
         }
-        let own = Member {
-            loops: nest_of(&self.pattern),
-            pattern: self.pattern.clone(),
-            facts: Facts::of(&self.pattern),
-        };
+        let own =
+            Member { loops: nest_of(&self.pattern), pattern: self.pattern.clone(), facts: Facts::of(&self.pattern) };
         let mut members = Vec::new();
         for ids in nests {
             let terms: Option<Vec<_>> = ids.iter().map(|&id| term(&self.graph, id)).collect();

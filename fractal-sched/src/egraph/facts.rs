@@ -3,8 +3,8 @@
 //! Facts are about the masks of a pattern, so that what one pattern of an e-class shows holds for all of them.
 
 use crate::loop_ir::{Bind, Expr, Stmt};
-use crate::schedule::{Form, Schedule};
 use crate::lower;
+use crate::schedule::{Form, Schedule};
 use egg::DidMerge;
 use fractal_dsl::pattern::{AxisId, AxisKind, Keep, Pattern, Step};
 use serde::Serialize;
@@ -96,19 +96,24 @@ fn part(pattern: &Pattern, number: usize) -> f64 {
 }
 
 fn kept(pattern: &Pattern) -> f64 {
-    (0..pattern.steps().len()).map(|number| part(pattern, number)).product::<f64>()
-        * (pattern.n() * pattern.k()) as f64
+    (0..pattern.steps().len()).map(|number| part(pattern, number)).product::<f64>() * (pattern.n() * pattern.k()) as f64
 }
 
-/// Of each axis: the distance in n or k between two iterations, where it is the same for all.
+/// Of each axis: the distance in n or k between two iterations, where it is the same for all and nothing is missing but
+/// at the end of W.
 fn strides(pattern: &Pattern) -> Vec<Option<usize>> {
     let mut strides = vec![None; pattern.axes().len()];
     (strides[0], strides[1]) = (Some(1), Some(1));
+    // n and k, and the outer loops of their splits: what they lack lies at the end of W.
+    let mut slowest = vec![false; pattern.axes().len()];
+    (slowest[0], slowest[1]) = (true, true);
     for step in pattern.steps() {
         match step {
             Step::Split { axis, factor, outer, inner } => {
+                slowest[outer.index()] = slowest[axis.index()];
+                let even = slowest[axis.index()] || pattern.axis(*axis).len.is_multiple_of(*factor);
                 strides[outer.index()] = strides[axis.index()].map(|s| s * factor);
-                strides[inner.index()] = strides[axis.index()];
+                strides[inner.index()] = strides[axis.index()].filter(|_| even);
             }
             Step::Join { a, b, out } if pattern.axis(*a).kind == pattern.axis(*b).kind => {
                 let (slow, fast) = (strides[a.index()], strides[b.index()]);
@@ -123,16 +128,17 @@ fn strides(pattern: &Pattern) -> Vec<Option<usize>> {
 }
 
 /// Iterations of the innermost loops together that follow one another.
-fn run(pattern: &Pattern, strides: &[Option<usize>], loops: &[AxisId], all: usize) -> usize {
+fn run(pattern: &Pattern, strides: &[Option<usize>], loops: &[AxisId]) -> usize {
     let mut run = 1;
     for axis in loops.iter().rev() {
         match strides[axis.index()] {
             Some(stride) if stride == run => run *= pattern.axis(*axis).len,
-            _ if pattern.axis(*axis).len == 1 => {}
+            // No choice, and nowhere to go.
+            Some(_) if pattern.axis(*axis).len == 1 => {}
             _ => return run,
         }
     }
-    run.max(all.min(run))
+    run
 }
 
 /// The loops of a condensed kernel that stand for rows of a tile, for its columns, and those around it.
@@ -178,14 +184,18 @@ fn tiles(pattern: &Pattern) -> Option<Tiles> {
     let count = |loops: &[AxisId]| loops.iter().map(|&a| executed.axis(a).len).product::<usize>();
     let strides = strides(&executed);
     let columns = count(&loops.columns);
-    let column_run = run(&executed, &strides, &loops.columns, executed.k());
+    let column_run = run(&executed, &strides, &loops.columns);
     let (rows, tiles) = (count(&loops.rows), count(&loops.outer));
-    let ragged = (0..executed.steps().len()).find(|&s| {
-        matches!(&executed.steps()[s], Step::Skip { keep, .. } if keep.is_ragged())
-    });
+    // Rows that are not there take no place in a tile.
+    let row_run = match run(&executed, &strides, &loops.rows) {
+        run if run < rows && loops.rows.iter().any(|&a| executed.axis(a).tail) => 1,
+        run => run,
+    };
+    let ragged = (0..executed.steps().len())
+        .find(|&s| matches!(&executed.steps()[s], Step::Skip { keep, .. } if keep.is_ragged()));
     Some(Tiles {
         rows,
-        row_run: run(&executed, &strides, &loops.rows, executed.n()),
+        row_run,
         tiles,
         columns,
         mean_columns: columns as f64 * ragged.map_or(1.0, |step| part(&executed, step)),

@@ -82,11 +82,11 @@ impl Default for Limits {
 pub enum Stop {
     /// No rule finds anything new.
     Saturated,
-    /// This many iterations.
+    /// The limit of iterations was met.
     Iterations(usize),
-    /// This many nodes.
+    /// The limit of nodes was met.
     Nodes(usize),
-    /// This many seconds.
+    /// The limit of time was met, seconds.
     Time(f64),
 }
 
@@ -179,9 +179,9 @@ impl Search {
             }
         }
         let stop = match runner.stop_reason {
-            Some(StopReason::IterationLimit(most)) => Stop::Iterations(most),
-            Some(StopReason::NodeLimit(most)) => Stop::Nodes(most),
-            Some(StopReason::TimeLimit(seconds)) => Stop::Time(seconds),
+            Some(StopReason::IterationLimit(_)) => Stop::Iterations(self.limits.iterations),
+            Some(StopReason::NodeLimit(_)) => Stop::Nodes(self.limits.nodes),
+            Some(StopReason::TimeLimit(_)) => Stop::Time(self.limits.time.as_secs_f64()),
             _ => Stop::Saturated,
         };
         Saturated {

@@ -93,19 +93,19 @@ pub(super) struct Partial {
 impl Partial {
     /// With one more choice closed; `None` out of turn.
     pub(super) fn close(mut self, choice: Choice) -> Option<Partial> {
-        let due = match (choice, self.last) {
-            (Choice::Scalar | Choice::Condense(_), None) => true,
-            (Choice::Tensorize(_), Some(Choice::Condense(_))) => true,
-            (Choice::TileN(_), Some(Choice::Tensorize(_))) => true,
-            (Choice::TileM(_), Some(Choice::TileN(_))) => true,
-            (Choice::TileK(_), Some(Choice::TileM(_))) => true,
-            (Choice::Turn(_), Some(Choice::TileK(_))) => true,
-            (Choice::Fuse(_), Some(Choice::Turn(_))) => true,
-            (Choice::Cluster(..), Some(Choice::Fuse(_))) => true,
-            (Choice::Resident(_), Some(Choice::Cluster(..))) => true,
-            (Choice::Pipeline(_), Some(Choice::Resident(_))) => true,
-            _ => false,
-        };
+        let due = matches!(
+            (choice, self.last),
+            (Choice::Scalar | Choice::Condense(_), None)
+                | (Choice::Tensorize(_), Some(Choice::Condense(_)))
+                | (Choice::TileN(_), Some(Choice::Tensorize(_)))
+                | (Choice::TileM(_), Some(Choice::TileN(_)))
+                | (Choice::TileK(_), Some(Choice::TileM(_)))
+                | (Choice::Turn(_), Some(Choice::TileK(_)))
+                | (Choice::Fuse(_), Some(Choice::Turn(_)))
+                | (Choice::Cluster(..), Some(Choice::Fuse(_)))
+                | (Choice::Resident(_), Some(Choice::Cluster(..)))
+                | (Choice::Pipeline(_), Some(Choice::Resident(_)))
+        );
         self.last = Some(choice);
         let request = &mut self.request;
         match choice {
@@ -179,12 +179,7 @@ impl Context {
     ///
     /// # Errors
     /// A sentence that says what was expected and found, as [`KernelConfig::check`].
-    pub(super) fn config(
-        &self,
-        schedule: &Partial,
-        facts: &Facts,
-        m: Option<usize>,
-    ) -> Result<KernelConfig, String> {
+    pub(super) fn config(&self, schedule: &Partial, facts: &Facts, m: Option<usize>) -> Result<KernelConfig, String> {
         let missing = || "schedule: expected every choice to be closed".to_string();
         let request = &schedule.request;
         let intrinsic = request.intrinsic.ok_or_else(missing)?;
@@ -224,7 +219,11 @@ impl Context {
         let fits = |config: &KernelConfig| {
             config.check()?;
             let (found, most) = (config.shared_bytes(), self.target.shared_bytes);
-            if found <= most { Ok(()) } else { Err(format!("shared memory: expected at most {most} bytes, found {found}")) }
+            if found <= most {
+                Ok(())
+            } else {
+                Err(format!("shared memory: expected at most {most} bytes, found {found}"))
+            }
         };
         let few = tokens <= 32 && m.is_none_or(|m| m <= tokens) && intrinsic == Intrinsic::MmaSync;
         let mut configs = Vec::new();

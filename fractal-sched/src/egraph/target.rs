@@ -61,11 +61,8 @@ impl Target {
 
     /// Whether kernels of this instruction run here.
     pub fn has(&self, intrinsic: Intrinsic) -> bool {
-        let right_sm = if intrinsic.is_arch_specific() {
-            self.sm == intrinsic.min_sm()
-        } else {
-            self.sm >= intrinsic.min_sm()
-        };
+        let right_sm =
+            if intrinsic.is_arch_specific() { self.sm == intrinsic.min_sm() } else { self.sm >= intrinsic.min_sm() };
         right_sm && self.intrinsics.contains(&intrinsic)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::lang::{KeepTerm, Lang};
 use egg::{Id, RecExpr};
-use fractal_dsl::pattern::{AxisKind, Pattern, Step};
+use fractal_dsl::pattern::{AxisId, Pattern, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,17 +31,6 @@ impl Axis {
             Axis::Kept(axis, ..) | Axis::Permuted(axis) => axis.len(size),
         }
     }
-
-    /// What it runs over.
-    pub(super) fn kind(&self) -> AxisKind {
-        match self {
-            Axis::N => AxisKind::Spatial,
-            Axis::K => AxisKind::Reduction,
-            Axis::Outer(axis, _) | Axis::Inner(axis, _) | Axis::Kept(axis, ..) | Axis::Permuted(axis) => axis.kind(),
-            Axis::Joined(a, b) if a.kind() == b.kind() => a.kind(),
-            Axis::Joined(..) => AxisKind::Mixed,
-        }
-    }
 }
 
 /// The loops of a pattern, outermost first, as terms.
@@ -50,14 +39,11 @@ pub(super) fn nest_of(pattern: &Pattern) -> Vec<Arc<Axis>> {
     terms[0] = Some(Arc::new(Axis::N));
     terms[1] = Some(Arc::new(Axis::K));
     for (number, step) in pattern.steps().iter().enumerate() {
-        let get = |axis: fractal_dsl::pattern::AxisId| {
-            terms[axis.index()].clone().expect("axes are made before they are used")
-        };
+        let get = |axis: AxisId| terms[axis.index()].clone().expect("axes are made before they are used");
         let made = match step {
-            Step::Split { axis, factor, outer, inner } => vec![
-                (*outer, Axis::Outer(get(*axis), *factor)),
-                (*inner, Axis::Inner(get(*axis), *factor)),
-            ],
+            Step::Split { axis, factor, outer, inner } => {
+                vec![(*outer, Axis::Outer(get(*axis), *factor)), (*inner, Axis::Inner(get(*axis), *factor))]
+            }
             Step::Join { a, b, out } => vec![(*out, Axis::Joined(get(*a), get(*b)))],
             Step::Skip { axis, per, keep, out } => {
                 let keep = KeepTerm::of(*keep, pattern.kept_per_region(number));

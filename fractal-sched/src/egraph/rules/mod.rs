@@ -235,8 +235,7 @@ where
     F: Fn(&Match<'_>) -> Option<Bound> + Send + Sync + 'static,
 {
     let parse = |side: &str| side.parse::<Pattern<Lang>>().unwrap_or_else(|e| panic!("{name}: {side}: {e}"));
-    Rewrite::new(name, parse(left), Computed { bind, right: parse(right) })
-        .unwrap_or_else(|e| panic!("{name}: {e}"))
+    Rewrite::new(name, parse(left), Computed { bind, right: parse(right) }).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// A condition alone.

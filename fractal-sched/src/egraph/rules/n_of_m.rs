@@ -14,8 +14,6 @@ pub(super) const RULES: &[Definition] = &[
             condition: "f is at least the length of a",
             reason: "one group of all columns: N of M is a plain skip",
         },
-        rewrites: |name, _| {
-            vec![rewrite(name, "(inner ?a ?f)", "?a", |m| when(m.number("?f")? >= m.len("?a")?))]
-        },
+        rewrites: |name, _| vec![rewrite(name, "(inner ?a ?f)", "?a", |m| when(m.number("?f")? >= m.len("?a")?))],
     },
 ];

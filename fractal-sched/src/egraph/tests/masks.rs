@@ -6,11 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Which selections of a skip there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// As many as there are, in ascending order: what pruning makes.
-    Full,
-    /// No more than that, in ascending order.
-    AtMost,
-    /// No more than that, in any order: what a selection may hold.
+    /// In ascending order: what pruning makes.
+    Ascending,
+    /// In any order: what a selection may hold, so that positions fall into groups otherwise.
     AnyOrder,
 }
 
@@ -19,10 +17,8 @@ pub(super) fn masks(pattern: &Pattern, mode: Mode, budget: usize) -> Option<BTre
     let elements = pattern.n() * pattern.k();
     assert!(elements <= 64);
     let mut values = vec![vec![None; elements]; pattern.axes().len()];
-    for element in 0..elements {
-        values[0][element] = Some(element / pattern.k());
-        values[1][element] = Some(element % pattern.k());
-    }
+    values[0] = (0..elements).map(|element| Some(element / pattern.k())).collect();
+    values[1] = (0..elements).map(|element| Some(element % pattern.k())).collect();
     let alive = if elements == 64 { u64::MAX } else { (1 << elements) - 1 };
     let mut all = All { pattern, mode, budget, found: BTreeSet::new() };
     all.step(0, values, alive).then_some(all.found)
@@ -52,36 +48,32 @@ impl All<'_> {
         let elements = values[0].len();
         match step {
             Step::Split { axis, factor, outer, inner } => {
-                for e in 0..elements {
-                    values[outer.index()][e] = values[axis.index()][e].map(|v| v / factor);
-                    values[inner.index()][e] = values[axis.index()][e].map(|v| v % factor);
-                }
+                values[outer.index()] = values[axis.index()].iter().map(|v| v.map(|v| v / factor)).collect();
+                values[inner.index()] = values[axis.index()].iter().map(|v| v.map(|v| v % factor)).collect();
                 self.step(number + 1, values, alive)
             }
             Step::Join { a, b, out } => {
                 let len = pattern.axis(*b).len;
-                for e in 0..elements {
-                    let both = values[a.index()][e].zip(values[b.index()][e]);
-                    values[out.index()][e] = both.map(|(a, b)| a * len + b);
-                }
+                let both = values[a.index()].iter().zip(&values[b.index()]);
+                values[out.index()] = both.map(|(a, b)| a.zip(*b).map(|(a, b)| a * len + b)).collect();
                 self.step(number + 1, values, alive)
             }
             Step::Permute { axis, out } => {
                 let len = pattern.axis(*axis).len;
                 orders(&(0..len).collect::<Vec<_>>(), len).into_iter().all(|order| {
                     let mut values = values.clone();
-                    for e in 0..elements {
-                        values[out.index()][e] = values[axis.index()][e].map(|v| order[v]);
-                    }
+                    values[out.index()] = values[axis.index()].iter().map(|v| v.map(|v| order[v])).collect();
                     self.step(number + 1, values, alive)
                 })
             }
             Step::Skip { axis, per, keep, out } => {
                 let mut regions: BTreeMap<Vec<usize>, BTreeSet<usize>> = BTreeMap::new();
                 let region = |e: usize| per.iter().map(|p| values[p.index()][e]).collect::<Option<Vec<usize>>>();
-                for e in (0..elements).filter(|e| alive >> e & 1 == 1) {
-                    let at = region(e).expect("an element that is alive has a value on every axis");
-                    regions.entry(at).or_default().insert(values[axis.index()][e].expect("as above"));
+                // What the skip's own axes reach: which of two skips comes first, where neither is made of the other, does
+                // not decide how many there are.
+                let places: Vec<_> = (0..elements).map(|e| region(e).zip(values[axis.index()][e])).collect();
+                for (at, value) in places.iter().flatten() {
+                    regions.entry(at.clone()).or_default().insert(*value);
                 }
                 let all: usize = regions.values().map(BTreeSet::len).sum();
                 let (each, total) = match (pattern.kept_per_region(number), keep) {
@@ -94,7 +86,13 @@ impl All<'_> {
                     regions.into_iter().map(|(at, set)| (at, set.into_iter().collect())).collect();
                 let mut choices: Vec<BTreeMap<Vec<usize>, Vec<usize>>> = vec![BTreeMap::new()];
                 for (at, iterations) in &regions {
+                    if iterations.len() > 6 && self.mode == Mode::AnyOrder {
+                        return false;
+                    }
                     let lists = self.lists(iterations, each, total != usize::MAX);
+                    if choices.len() * lists.len() > self.budget {
+                        return false;
+                    }
                     choices = choices
                         .iter()
                         .flat_map(|chosen| {
@@ -106,28 +104,16 @@ impl All<'_> {
                         })
                         .filter(|chosen| chosen.values().map(Vec::len).sum::<usize>() <= total)
                         .collect();
-                    if choices.len() > self.budget {
-                        return false;
-                    }
                 }
-                if total != usize::MAX && self.mode == Mode::Full {
+                if total != usize::MAX {
                     choices.retain(|chosen| chosen.values().map(Vec::len).sum::<usize>() == total);
                 }
                 choices.into_iter().all(|chosen| {
-                    let (mut values, mut left) = (values.clone(), alive);
-                    for e in 0..elements {
-                        let place = if alive >> e & 1 == 1 {
-                            let value = values[axis.index()][e];
-                            let list = per.iter().map(|p| values[p.index()][e]).collect::<Option<Vec<usize>>>();
-                            list.and_then(|at| chosen[&at].iter().position(|&i| Some(i) == value))
-                        } else {
-                            None
-                        };
-                        values[out.index()][e] = place;
-                        if place.is_none() {
-                            left &= !(1 << e);
-                        }
-                    }
+                    let place = |(at, value): &(Vec<usize>, usize)| chosen[at].iter().position(|i| i == value);
+                    let mut values = values.clone();
+                    values[out.index()] = places.iter().map(|at| at.as_ref().and_then(place)).collect();
+                    let kept = values[out.index()].iter().enumerate().filter(|(_, v)| v.is_some());
+                    let left = alive & kept.map(|(e, _)| 1 << e).sum::<u64>();
                     self.step(number + 1, values, left)
                 })
             }
@@ -137,7 +123,7 @@ impl All<'_> {
     /// What one region may keep.
     fn lists(&self, iterations: &[usize], each: usize, ragged: bool) -> Vec<Vec<usize>> {
         let most = each.min(iterations.len());
-        let sizes = if self.mode == Mode::Full && !ragged { most..=most } else { 0..=most };
+        let sizes = if !ragged { most..=most } else { 0..=most };
         match self.mode {
             Mode::AnyOrder => sizes.flat_map(|size| orders(iterations, size)).collect(),
             _ => {
@@ -167,15 +153,23 @@ fn orders(items: &[usize], size: usize) -> Vec<Vec<usize>> {
 #[test]
 fn small_sets_are_as_counted_by_hand() {
     use fractal_dsl::pattern::{AxisId, PatternBuilder};
-    // 1 of 2 columns for each of 2 rows: 2 x 2 masks; with fewer allowed, 3 x 3.
+    // 1 of 2 columns for each of 2 rows: 2 x 2 masks.
     let mut b = PatternBuilder::new(2, 2).unwrap();
     b.skip(AxisId::K, &[AxisId::N], Keep::Count(1)).unwrap();
     let pattern = b.build();
-    assert_eq!(masks(&pattern, Mode::Full, 1000).unwrap(), BTreeSet::from([0b0101, 0b0110, 0b1001, 0b1010]));
-    assert_eq!(masks(&pattern, Mode::AtMost, 1000).unwrap().len(), 9);
+    assert_eq!(masks(&pattern, Mode::Ascending, 1000).unwrap(), BTreeSet::from([0b0101, 0b0110, 0b1001, 0b1010]));
+    assert_eq!(masks(&pattern, Mode::AnyOrder, 1000).unwrap().len(), 4);
     // 3 of 4 elements wherever they lie.
     let mut b = PatternBuilder::new(2, 2).unwrap();
     let all = b.join(AxisId::N, AxisId::K).unwrap();
     b.skip(all, &[], Keep::Count(3)).unwrap();
-    assert_eq!(masks(&b.build(), Mode::Full, 1000).unwrap().len(), 4);
+    assert_eq!(masks(&b.build(), Mode::Ascending, 1000).unwrap().len(), 4);
+    // All of 4 columns, and then 1 of each 2 positions: in another order, other columns share a group.
+    let mut b = PatternBuilder::new(1, 4).unwrap();
+    let all = b.skip(AxisId::K, &[], Keep::Count(4)).unwrap();
+    let (group, within) = b.split(all, 2).unwrap();
+    b.skip(within, &[group], Keep::Count(1)).unwrap();
+    let pattern = b.build();
+    assert_eq!(masks(&pattern, Mode::Ascending, 1000).unwrap().len(), 4);
+    assert_eq!(masks(&pattern, Mode::AnyOrder, 1000).unwrap().len(), 6);
 }

@@ -5,12 +5,18 @@ mod common;
 mod masks;
 mod product;
 mod sample;
+mod schedules;
 mod search;
 mod soundness;
 
 use super::{Saturated, Search, Target};
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Named, Pattern};
+
+/// How many times more cases property tests run than usual: `FRACTAL_MORE_CASES`.
+fn more() -> u32 {
+    std::env::var("FRACTAL_MORE_CASES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
 
 /// A named pattern.
 fn named(name: &str, n: usize, k: usize, keep: f64) -> Pattern {

@@ -4,7 +4,7 @@ use crate::{Form, LowerError, Operands, Schedule, Tables, interpret, lower, veri
 use fractal_dsl::pattern::{Mask, Pattern, PatternError};
 
 /// Y[n, m] = sum over k of w[n, k] x[k, m] where the mask keeps w; knows no IR.
-fn oracle(mask: &Mask, w: &[f32], x: &[f32], m: usize) -> Vec<f32> {
+pub(super) fn oracle(mask: &Mask, w: &[f32], x: &[f32], m: usize) -> Vec<f32> {
     let (n, k) = (mask.n(), mask.k());
     let mut y = vec![0i64; n * m];
     for row in 0..n {

@@ -68,7 +68,8 @@ impl Sampler<'_> {
 /// The loops of a random nest that is equal to the program's.
 pub(super) fn nest(found: &Saturated, numbers: &mut Numbers) -> Option<Vec<Arc<Axis>>> {
     let graph = &found.graph;
-    let run = graph[found.root].nodes.iter().find_map(|n| if let Lang::Run([nest, _]) = n { Some(*nest) } else { None });
+    let run =
+        graph[found.root].nodes.iter().find_map(|n| if let Lang::Run([nest, _]) = n { Some(*nest) } else { None });
     let nests: Vec<&Lang> = graph[run?].nodes.iter().filter(|n| matches!(n, Lang::Nest(_))).collect();
     let Lang::Nest(loops) = nests[numbers.below(nests.len())] else { return None };
     let mut sampler = Sampler { found, numbers, made: HashMap::new(), open: HashSet::new() };

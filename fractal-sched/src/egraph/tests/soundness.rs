@@ -3,7 +3,7 @@
 use super::common::pattern_and_scores;
 use super::masks::{Mode, masks};
 use super::sample::{Numbers, nest, shortest};
-use super::{product, saturate};
+use super::{more, product, saturate};
 use crate::egraph::build::build;
 use crate::egraph::{Family, Saturated, rules};
 use fractal_dsl::pattern::{AxisId, AxisKind, Keep, Pattern, PatternBuilder, Ratio, Step};
@@ -19,7 +19,66 @@ fn program(numbers: &mut Numbers) -> Pattern {
     let mut b = PatternBuilder::new(n, k).unwrap();
     let mut split: Option<(AxisId, AxisId)> = None;
     let mut skip: Option<(AxisId, Vec<AxisId>)> = None;
-    for _ in 0..1 + numbers.below(6) {
+    // What random primitives seldom meet.
+    let base = [AxisId::N, AxisId::K][numbers.below(2)];
+    let factor = |numbers: &mut Numbers| 1 + numbers.below(4);
+    match numbers.below(9) {
+        0 => {
+            // Three axes as one.
+            let (outer, inner) = b.split(base, factor(numbers)).unwrap();
+            let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+            let mut three = [outer, inner, other];
+            three.rotate_left(numbers.below(3));
+            let two = b.join(three[0], three[1]).unwrap();
+            b.join(two, three[2]).unwrap();
+        }
+        1 => {
+            // The slower two of a split into three, as one axis or as regions.
+            let (outer, rest) = b.split(base, 2 * factor(numbers)).unwrap();
+            let (middle, _) = b.split(rest, factor(numbers)).unwrap();
+            if numbers.below(2) == 0 {
+                b.join(outer, middle).unwrap();
+            } else {
+                let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+                let keep = 1 + numbers.below(b.axis(other).unwrap().len);
+                b.skip(other, &[middle, outer], Keep::Count(keep)).unwrap();
+            }
+        }
+        2 | 3 => {
+            // Regions in any order, some of them joined.
+            let (group, within) = b.split(base, factor(numbers)).unwrap();
+            let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+            let (o, i) = b.split(other, factor(numbers)).unwrap();
+            let per = match numbers.below(4) {
+                0 => vec![b.join(o, group).unwrap(), i],
+                1 => vec![group, i, o],
+                2 => vec![i, o, group],
+                _ => vec![o, group],
+            };
+            let keep = 1 + numbers.below(b.axis(within).unwrap().len);
+            b.skip(within, &per, Keep::Count(keep)).unwrap();
+        }
+        4 | 5 => {
+            // A permutation that is skipped, or that regions are named by.
+            let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+            if b.axis(base).unwrap().len <= 4 {
+                let permuted = b.permute(base).unwrap();
+                let (axis, per) = if numbers.below(2) == 0 { (permuted, vec![other]) } else { (other, vec![permuted]) };
+                let keep = 1 + numbers.below(b.axis(axis).unwrap().len);
+                b.skip(axis, &per[..numbers.below(2)], Keep::Count(keep)).ok();
+            }
+        }
+        6 => {
+            // One threshold over rows and columns.
+            let (_, fast) = b.split(base, factor(numbers)).unwrap();
+            let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+            let both = if base == AxisId::N { b.join(fast, other) } else { b.join(other, fast) }.unwrap();
+            let keep = 1 + numbers.below(b.axis(both).unwrap().len);
+            b.skip(both, &[], Keep::Count(keep)).unwrap();
+        }
+        _ => {}
+    }
+    for _ in 0..numbers.below(6) {
         let order = b.order().to_vec();
         let axis = order[numbers.below(order.len())];
         let len = b.axis(axis).unwrap().len;
@@ -36,7 +95,8 @@ fn program(numbers: &mut Numbers) -> Pattern {
             3 => {
                 // What a split made, or its skipped outer loop with the rest of the units.
                 if let Some((outer, inner)) = split.take() {
-                    let outer = skip.as_ref().map_or(outer, |(kept, _)| if order.contains(&outer) { outer } else { *kept });
+                    let outer =
+                        skip.as_ref().map_or(outer, |(kept, _)| if order.contains(&outer) { outer } else { *kept });
                     let _ = b.join(outer, inner);
                 }
             }
@@ -79,7 +139,7 @@ fn program(numbers: &mut Numbers) -> Pattern {
 /// Whether both admit the same masks; `None` where no mode could be tried to the end.
 fn same_masks(a: &Pattern, b: &Pattern) -> Result<Option<()>, TestCaseError> {
     let mut tried = None;
-    for (mode, budget) in [(Mode::Full, 5000), (Mode::AtMost, 5000), (Mode::AnyOrder, 5000)] {
+    for (mode, budget) in [(Mode::Ascending, 5000), (Mode::AnyOrder, 5000)] {
         let (Some(left), Some(right)) = (masks(a, mode, budget), masks(b, mode, budget)) else { continue };
         tried = Some(());
         prop_assert!(
@@ -95,7 +155,12 @@ fn same_masks(a: &Pattern, b: &Pattern) -> Result<Option<()>, TestCaseError> {
 }
 
 /// Compares random terms of the program's class with the program; returns how many others were compared.
-fn compare(pattern: &Pattern, found: &Saturated, numbers: &mut Numbers, samples: usize) -> Result<usize, TestCaseError> {
+fn compare(
+    pattern: &Pattern,
+    found: &Saturated,
+    numbers: &mut Numbers,
+    samples: usize,
+) -> Result<usize, TestCaseError> {
     let mut others: Vec<Pattern> = Vec::new();
     let random = (0..samples).filter_map(|_| nest(found, numbers)).collect::<Vec<_>>();
     for loops in random.into_iter().chain(shortest(found)) {
@@ -111,12 +176,12 @@ fn compare(pattern: &Pattern, found: &Saturated, numbers: &mut Numbers, samples:
 /// One rule alone on random programs: enough of them use it, and all keep their masks.
 fn holds(rule: &'static str) {
     let (fired, compared) = (Cell::new(0), Cell::new(0));
-    let config = ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 600 * more(), failure_persistence: None, ..ProptestConfig::default() };
     let outcome = TestRunner::new(config).run(&any::<u64>(), |seed| {
         let mut numbers = Numbers(seed);
         let pattern = program(&mut numbers);
         let found = saturate(&pattern, Some(&[rule]));
-        if found.applied.get(rule).is_some() {
+        if found.applied.contains_key(rule) {
             fired.set(fired.get() + 1);
             compared.set(compared.get() + compare(&pattern, &found, &mut numbers, 6)?);
         }
@@ -124,7 +189,7 @@ fn holds(rule: &'static str) {
     });
     outcome.unwrap_or_else(|e| panic!("{rule}: {e}"));
     println!("{rule}: {} programs, {} other patterns", fired.get(), compared.get());
-    assert!(fired.get() >= 10, "{rule}: only {} programs use it", fired.get());
+    assert!(fired.get() >= 5, "{rule}: only {} programs use it", fired.get());
 }
 
 macro_rules! rules_hold {
@@ -183,7 +248,7 @@ rules_hold! {
 #[test]
 fn all_rules_together_keep_all_masks() {
     let (compared, config) =
-        (Cell::new(0), ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() });
+        (Cell::new(0), ProptestConfig { cases: 800 * more(), failure_persistence: None, ..ProptestConfig::default() });
     let outcome = TestRunner::new(config).run(&any::<u64>(), |seed| {
         let mut numbers = Numbers(seed);
         let pattern = program(&mut numbers);
@@ -198,7 +263,7 @@ fn all_rules_together_keep_all_masks() {
 
 #[test]
 fn a_nest_builds_the_pattern_that_it_is_of() {
-    let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 800 * more(), failure_persistence: None, ..ProptestConfig::default() };
     let (built, all) = (Cell::new(0), Cell::new(0));
     let outcome = TestRunner::new(config).run(&any::<u64>(), |seed| {
         let pattern = program(&mut Numbers(seed));
@@ -236,7 +301,7 @@ fn finds_every_mask(pattern: &Pattern) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400 * more(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Odd sizes, random masks, integers: every pattern that the search finds computes what the program computes.
     #[test]
