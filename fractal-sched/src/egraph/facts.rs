@@ -129,10 +129,20 @@ fn strides(pattern: &Pattern) -> Vec<Option<usize>> {
 
 /// Iterations of the innermost loops together that follow one another.
 fn run(pattern: &Pattern, strides: &[Option<usize>], loops: &[AxisId]) -> usize {
+    // Where a skip of the same dimension has regions along a loop, its choice differs from one iteration to the next.
+    let decides = |axis: &AxisId| {
+        pattern.steps().iter().any(|step| match step {
+            Step::Skip { axis: skipped, per, .. } => {
+                pattern.axis(*skipped).kind == pattern.axis(*axis).kind
+                    && per.iter().any(|&p| pattern.leaves(p).contains(axis))
+            }
+            _ => false,
+        })
+    };
     let mut run = 1;
     for axis in loops.iter().rev() {
         match strides[axis.index()] {
-            Some(stride) if stride == run => run *= pattern.axis(*axis).len,
+            Some(stride) if stride == run && !decides(axis) => run *= pattern.axis(*axis).len,
             // No choice, and nowhere to go.
             Some(_) if pattern.axis(*axis).len == 1 => {}
             _ => return run,
