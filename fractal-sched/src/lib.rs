@@ -2,6 +2,7 @@
 //!
 //! | stage | input | output | file |
 //! |---|---|---|---|
+//! | search | [`fractal_dsl::pattern::Pattern`] | [`egraph::Candidate`]s: equal patterns and their kernels | `egraph` |
 //! | lower | [`fractal_dsl::pattern::Pattern`], [`Schedule`] | [`LoopIr`] | `lower` |
 //! | verify | [`LoopIr`] | the same, known to stay in bounds | `verify` |
 //! | print | [`LoopIr`] | text | `print` |
@@ -11,6 +12,7 @@
 //! | interpret | [`LoopIr`], packed weight, activations | result, slow and exact | `interpret` |
 
 pub mod codegen;
+pub mod egraph;
 pub mod execute;
 pub mod interpret;
 pub mod loop_ir;
