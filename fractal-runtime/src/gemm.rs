@@ -85,6 +85,27 @@ impl Gemm {
         self
     }
 
+    /// The same product with another pattern.
+    #[must_use]
+    pub(crate) fn with_pattern(mut self, pattern: Pattern) -> Gemm {
+        self.pattern = pattern;
+        self
+    }
+
+    /// The same with these steps, whose operands have no names.
+    #[must_use]
+    pub(crate) fn with_steps(mut self, steps: &[EpilogueStep]) -> Gemm {
+        self.steps = steps.to_vec();
+        let operands = |kind: &str, number: fn(&EpilogueStep) -> Option<usize>| {
+            let most = steps.iter().filter_map(number).max().map_or(0, |most| most + 1);
+            (0..most).map(|at| format!("{kind}{at}")).collect()
+        };
+        self.bias = operands("bias", |step| if let EpilogueStep::Bias(at) = step { Some(*at) } else { None });
+        self.residual =
+            operands("residual", |step| if let EpilogueStep::Residual(at) = step { Some(*at) } else { None });
+        self
+    }
+
     /// The same, run on a GPU by a kernel that is asked for; the CPU takes no notice.
     #[must_use]
     pub fn with_request(mut self, request: KernelRequest) -> Gemm {

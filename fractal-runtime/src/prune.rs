@@ -102,17 +102,22 @@ pub struct Pruned {
 pub fn prune(pattern: &Pattern, weight: &Tensor, importance: &dyn Importance) -> Result<Pruned, PruneError> {
     let weights = checked(pattern, weight)?;
     let scores = importance.scores(&weights, pattern.n(), pattern.k())?;
+    prune_by(pattern, &weights, weight.dtype(), &scores)
+}
+
+/// Prunes finite weights [n, k] by their scores.
+pub(crate) fn prune_by(pattern: &Pattern, weights: &[f32], dtype: DType, scores: &[f32]) -> Result<Pruned, PruneError> {
     if let Some(at) = scores.iter().position(|&score| score < 0.0) {
         let k = pattern.k().max(1);
         return Err(PruneError::Negative { n: at / k, k: at % k, value: scores[at] });
     }
-    let selection = pattern.project(&scores)?;
+    let selection = pattern.project(scores)?;
     let mask = pattern.mask(&selection)?;
     let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
-    let all = sum(&scores);
-    let retained = if all == 0.0 { 1.0 } else { sum(&mask.apply(&scores)?) / all };
-    let packed = pattern.pack(&selection, &weights)?;
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+    let all = sum(scores);
+    let retained = if all == 0.0 { 1.0 } else { sum(&mask.apply(scores)?) / all };
+    let packed = pattern.pack(&selection, weights)?;
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count() })
 }
 
 /// Packs a weight that is pruned already: `mask` tells which elements are kept.

@@ -86,6 +86,11 @@ impl KernelPlan {
         })
     }
 
+    /// The same with more that is asked for; the instruction stays.
+    pub(crate) fn with_request(&self, request: KernelRequest) -> KernelPlan {
+        KernelPlan { gemm: self.gemm.clone().with_request(request), ..self.clone() }
+    }
+
     /// The instruction.
     pub fn intrinsic(&self) -> Intrinsic {
         self.intrinsic

@@ -68,11 +68,7 @@ impl Calibration {
 
     /// Nothing learned: the roofline at a usual clock.
     pub fn none(device: &str) -> Calibration {
-        Calibration {
-            device: device.into(),
-            fractal: env!("CARGO_PKG_VERSION").into(),
-            corrections: BTreeMap::new(),
-        }
+        Calibration { device: device.into(), fractal: env!("CARGO_PKG_VERSION").into(), corrections: BTreeMap::new() }
     }
 
     /// Microseconds expected.
@@ -125,13 +121,19 @@ impl Calibration {
     pub fn read(path: &Path) -> Result<Calibration, CalibrationError> {
         let wrong = |reason: String| CalibrationError::File { path: path.into(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        let read: Calibration = serde_json::from_str(&text).map_err(|error| wrong(format!("no calibration: {error}")))?;
+        let read: Calibration =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("no calibration: {error}")))?;
         let features = Work::FEATURES;
         let right = |c: &Correction| {
             let all = [&c.mean, &c.scale, &c.weights];
-            all.iter().all(|v| v.len() == features && v.iter().all(|x| x.is_finite())) && c.scale.iter().all(|&s| s > 0.0)
+            all.iter().all(|v| v.len() == features && v.iter().all(|x| x.is_finite()))
+                && c.scale.iter().all(|&s| s > 0.0)
         };
-        if read.corrections.values().all(right) { Ok(read) } else { Err(wrong(format!("expected {features} finite weights a kind"))) }
+        if read.corrections.values().all(right) {
+            Ok(read)
+        } else {
+            Err(wrong(format!("expected {features} finite weights a kind")))
+        }
     }
 
     /// To a file, all of it or nothing.
