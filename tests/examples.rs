@@ -27,6 +27,9 @@ mod profile;
 #[allow(dead_code)]
 #[path = "../examples/bench/report.rs"]
 mod report;
+#[allow(dead_code)]
+#[path = "../examples/common/shapes.rs"]
+mod shapes;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 

@@ -23,6 +23,8 @@ mod json_file;
 mod measure;
 mod profile;
 mod report;
+#[path = "../common/shapes.rs"]
+mod shapes;
 
 use std::error::Error;
 use std::process::ExitCode;

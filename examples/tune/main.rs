@@ -1,16 +1,212 @@
-//! Collects samples; the rest follows.
-use fractal::cuda::CudaDevice;
-use fractal::runtime::tune::calibrate::{Plan, collect};
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let gpu = CudaDevice::open(0)?;
-    let numbers = |t: &str| t.split('/').map(|v| v.parse().unwrap()).collect::<Vec<usize>>();
-    let shapes = args[2].split(',').map(|t| { let v = numbers(t); [v[0], v[1], v[2]] }).collect();
-    let patterns = args[3].split(',').map(|t| t.parse().unwrap()).collect();
-    let plan = Plan { shapes, patterns, keeps: vec![0.5, 0.25, 0.0625], heights: vec![64], dtype: fractal::DType::ALL.into_iter().find(|d| d.name() == args[4]).unwrap() };
-    let start = std::time::Instant::now();
-    let samples = collect(&gpu, &plan, &mut |what| eprintln!("{:6.1} {what}", start.elapsed().as_secs_f64()))?;
-    std::fs::write(&args[1], serde_json::to_string(&samples)?)?;
-    eprintln!("{} samples in {:.1} s", samples.len(), start.elapsed().as_secs_f64());
+//! Finds pattern and schedule for layers, measured on a device.
+//!
+//! ```text
+//! cargo run --release --example tune -- --shape 4096,1024,4096 --report tuned.html
+//! ```
+
+mod args;
+mod calibrate;
+#[path = "../common/json_file.rs"]
+mod json_file;
+#[path = "../common/output.rs"]
+mod output;
+#[path = "../common/shapes.rs"]
+mod shapes;
+mod summary;
+mod weight;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::Parser;
+use fractal::cuda::{DenseEpilogue, DenseGemm, DenseOperands, upload_tensor};
+use fractal::dsl::Layout;
+use fractal::runtime::tune::{Database, Event, Problem, Tuned, Tuner};
+use fractal::{DType, Device, Magnitude, Tensor};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use args::{Args, Command};
+use output::line;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Ctrl-C: end, and keep what was found.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.command {
+        Some(Command::Calibrate(calibrate)) => calibrate::run(calibrate),
+        None => run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let (layers, settings) = (args.layers()?, args.settings()?);
+    for path in args.json.iter().chain(&args.report) {
+        json_file::check_writable(path)?;
+    }
+    ctrlc::set_handler(|| {
+        // The second one ends at once.
+        if ENDED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+    let tuner = tuner(args)?;
+    let gpu = args.device != "cpu" && !tuner.device_name().starts_with("cpu");
+    let dtype = args.dtype.or(args.weights.is_none().then_some(if gpu { DType::F16 } else { DType::F32 }));
+    let mut weights = Vec::new();
+    if let (Some(path), Some(name)) = (&args.weights, &args.tensor) {
+        weights.push((Some(weight::read(path, name, dtype)?), args.m));
+    }
+    let mut all = Vec::new();
+    let mut results = Vec::new();
+    let jobs = weights.into_iter().chain(layers.iter().map(|shape| (None, shape.m)));
+    for (at, (given, m)) in jobs.enumerate() {
+        if ENDED.load(Ordering::Relaxed) {
+            break;
+        }
+        let weight = match given {
+            Some(weight) => weight,
+            None => {
+                let shape = layers[at - usize::from(args.weights.is_some())];
+                weight::random(dtype.unwrap_or(DType::F32), shape.n, shape.k)?
+            }
+        };
+        let tuned = tune(args, &tuner, &weight, m, &settings)?;
+        let dense = if gpu { dense(args, &weight, m)? } else { None };
+        summary::print(&tuned, dense);
+        if let Some(path) = &args.report {
+            let _ = path;
+        }
+        results.push(serde_json::json!({ "dense_us": dense, "tuned": tuned }));
+        if let Some(path) = &args.json {
+            json_file::write(path, &serde_json::Value::Array(results.clone()))?;
+        }
+        all.push((tuned, dense));
+    }
+    summary::print_all(&all);
     Ok(())
+}
+
+fn tuner(args: &Args) -> Result<Tuner> {
+    let database = match &args.database {
+        _ if args.no_database => Database::in_memory(),
+        given => {
+            let path = given.clone().or_else(default_database).ok_or("no data folder: pass --database FILE")?;
+            let (database, skipped) = Database::open(&path)?;
+            for line in skipped {
+                eprintln!("{}:{}: {}; passed over", path.display(), line.line, line.reason);
+            }
+            database
+        }
+    };
+    let threads = args.threads.map_or_else(
+        || std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+        |threads| threads as usize,
+    );
+    let index = match args.device.as_str() {
+        "cpu" => None,
+        "auto" => (Device::auto().name() == "cuda").then_some(0),
+        "cuda" => Some(0),
+        other => {
+            let index = other.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            Some(index.ok_or_else(|| format!("--device {other}: expected cpu, cuda, cuda:1 or auto"))?)
+        }
+    };
+    Ok(match index {
+        None => Tuner::cpu(threads, database),
+        Some(index) => Tuner::cuda(index, database)?,
+    })
+}
+
+fn default_database() -> Option<std::path::PathBuf> {
+    use etcetera::{BaseStrategy, choose_base_strategy};
+    Some(choose_base_strategy().ok()?.data_dir().join("fractal/tuned.jsonl"))
+}
+
+fn tune(
+    args: &Args,
+    tuner: &Tuner,
+    weight: &Tensor,
+    m: usize,
+    settings: &fractal::runtime::tune::Settings,
+) -> Result<Tuned> {
+    let problem = Problem {
+        weight,
+        importance: &Magnitude,
+        m,
+        epilogue: args.epilogue(),
+        layouts: (Layout::FeatureMajor, Layout::FeatureMajor),
+    };
+    let bar = ProgressBar::new(settings.time.as_secs().max(1));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {elapsed}/{msg}") {
+        bar.set_style(style);
+    }
+    let start = Instant::now();
+    let mut promising = 0;
+    let mut best: Option<(f64, f64, String)> = None;
+    let name = format!("{}/{}/{m}", weight.rows(), weight.columns());
+    let tuned = tuner.tune(&problem, args.goal(), settings, &mut |event| {
+        bar.set_position(start.elapsed().as_secs());
+        let left = settings.time.saturating_sub(start.elapsed()).as_secs();
+        match event {
+            Event::Scored(done, all) => {
+                bar.set_message(format!("{left} s left; {name}: {done} of {all} tilings scored"))
+            }
+            Event::Promising(count) => promising = count,
+            Event::Measured(measured, patterns) => {
+                if let Some((retained, time)) = measured.point()
+                    && best.as_ref().is_none_or(|(_, least, _)| time < *least)
+                {
+                    best = Some((retained, time, measured.tiling.clone()));
+                }
+                let so_far = best.as_ref().map_or(String::new(), |(retained, time, tiling)| {
+                    format!("; fastest {tiling}: {time:.1} us, {:.1} % retained", retained * 100.0)
+                });
+                bar.set_message(format!("{left} s left; {name}: {patterns} of {promising} patterns{so_far}"));
+            }
+            Event::Failed(reason) => bar.suspend(|| eprintln!("{reason}")),
+            Event::Tick => bar.tick(),
+        }
+        !ENDED.load(Ordering::Relaxed)
+    });
+    bar.finish_and_clear();
+    Ok(tuned?)
+}
+
+/// Microseconds of cuBLASLt's fastest kernel; nothing without the library.
+fn dense(args: &Args, weight: &Tensor, m: usize) -> Result<Option<f64>> {
+    let index = args.device.strip_prefix("cuda:").and_then(|index| index.parse().ok()).unwrap_or(0);
+    let stream = fractal::cuda::CudaDevice::open(index)?.stream()?;
+    let (n, k) = (weight.rows(), weight.columns());
+    let mut gemm = match DenseGemm::new(&stream, weight.dtype(), [n, k, m], DenseEpilogue::None) {
+        Ok(gemm) => gemm,
+        Err(error) => {
+            eprintln!("no dense baseline: {error}");
+            return Ok(None);
+        }
+    };
+    let x = weight::random(weight.dtype(), k, m)?;
+    let (w, x) = (upload_tensor(&stream, weight)?, upload_tensor(&stream, &x)?);
+    let bytes = (n + k) * m * weight.dtype().bytes();
+    // As many copies as the tuner's measurements take turns over.
+    let sets = (0..(96usize << 20).div_ceil(bytes).clamp(1, 64))
+        .map(|_| Ok((stream.alloc(x.bytes())?, stream.alloc(n * m * weight.dtype().bytes())?)))
+        .collect::<Result<Vec<_>>>()?;
+    for (copy, _) in &sets {
+        stream.copy(&x, copy, x.bytes())?;
+    }
+    let operands: Vec<_> = sets.iter().map(|(x, y)| DenseOperands { w: &w, x, y }).collect();
+    let time = gemm.fastest(&stream, &operands)?;
+    line(format_args!("dense {n}/{k}/{m}: {time:.1} us"));
+    Ok(Some(time))
 }

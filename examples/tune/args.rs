@@ -1,0 +1,171 @@
+//! Command line -> what is to be tuned, and for what.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Parser, Subcommand};
+use fractal::DType;
+use fractal::dsl::EpilogueOp;
+use fractal::runtime::tune::{Goal, Settings};
+
+use crate::Result;
+use crate::shapes::{Shape, ShapeList, shape_list};
+
+/// Find the sparsity pattern and the kernel for a layer: what dominates in retained importance and time on this device.
+#[derive(Parser)]
+#[command(name = "tune", version, args_conflicts_with_subcommands = true)]
+#[command(group(ArgGroup::new("goal").args(["sparsity", "retained", "microseconds"])))]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// A layer as n,k,m: output features, input features, tokens, with random weights of a trained layer's shape; may be
+    /// given several times
+    #[arg(long, value_name = "N,K,M")]
+    shape: Vec<Shape>,
+    /// A list of layers: `paper`, `large`, `mid` or `decode`
+    #[arg(long, value_name = "LIST", value_parser = shape_list)]
+    shapes: Vec<ShapeList>,
+    /// Weights of your own: a .safetensors file, with --tensor and --m
+    #[arg(long, value_name = "FILE", requires = "tensor")]
+    pub weights: Option<PathBuf>,
+    /// The matrix [n, k] in that file
+    #[arg(long, value_name = "NAME", requires = "weights")]
+    pub tensor: Option<String>,
+    /// Tokens a call, for --weights
+    #[arg(long, default_value_t = 1024)]
+    pub m: usize,
+    /// Storage type: f32, f16, bf16 [default: f16 on a GPU, f32 on a CPU]
+    #[arg(long, value_parser = |name: &str| DType::from_name(name.trim()).ok_or("expected f32, f16 or bf16"))]
+    pub dtype: Option<DType>,
+    /// Share of the weights to remove, from 0 to below 1 [default: 0.75]
+    #[arg(long)]
+    sparsity: Option<f64>,
+    /// Share of the importance to retain at least: the fastest pair is searched
+    #[arg(long)]
+    retained: Option<f64>,
+    /// Time of a call at most: the pair that retains most is searched
+    #[arg(long, value_name = "US")]
+    microseconds: Option<f64>,
+    /// What is done to each result before it is stored: none or bias-gelu
+    #[arg(long, default_value = "none", value_parser = ["none", "bias-gelu"])]
+    epilogue: String,
+    /// Where the layers run: cpu, cuda, cuda:1, auto
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// Time of the search, a layer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    time: f64,
+    /// Patterns to measure at most
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    patterns: u32,
+    /// Schedules of each to measure
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
+    schedules: u32,
+    /// Patterns without a better one after which the search ends
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    patience: u32,
+    /// Threads that prune and compile, for a GPU [default: all cores but one]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    jobs: Option<u32>,
+    /// Threads of a CPU [default: all cores]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Where measurements are kept [default: a file in your data folder]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_database")]
+    pub database: Option<PathBuf>,
+    /// Keep none
+    #[arg(long)]
+    pub no_database: bool,
+    /// Write the results to this file, as a JSON list of one object a layer
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a report of each layer, to FILE.html or FILE-n-k-m.html
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Time kernels of many shapes on a GPU and fit the cost model to them
+    Calibrate(Calibrate),
+}
+
+#[derive(Parser)]
+pub struct Calibrate {
+    /// Which GPU: cuda or cuda:1
+    #[arg(long, default_value = "cuda")]
+    pub device: String,
+    /// Shapes to time, beside or instead of the usual ones
+    #[arg(long, value_name = "N,K,M")]
+    pub shape: Vec<Shape>,
+    /// A list of shapes
+    #[arg(long, value_name = "LIST", value_parser = shape_list)]
+    pub shapes: Vec<ShapeList>,
+    /// Storage types
+    #[arg(long, value_delimiter = ',', default_value = "f16,f32",
+          value_parser = |name: &str| DType::from_name(name.trim()).ok_or("expected f32, f16 or bf16"))]
+    pub dtype: Vec<DType>,
+    /// Write what was timed to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+    /// Fit to these files of samples; nothing is timed
+    #[arg(long, value_name = "FILE")]
+    pub fit: Vec<PathBuf>,
+    /// Test the model on these files of samples instead of storing it
+    #[arg(long, value_name = "FILE")]
+    pub test: Vec<PathBuf>,
+    /// Where the model is stored [default: your data folder]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+impl Args {
+    /// The layers.
+    ///
+    /// # Errors
+    /// None given.
+    pub fn layers(&self) -> Result<Vec<Shape>> {
+        let listed = self.shapes.iter().flat_map(|list| list.0.iter().copied());
+        let all: Vec<Shape> = self.shape.iter().copied().chain(listed).collect();
+        if all.is_empty() && self.weights.is_none() {
+            return Err("no layer: pass --shape n,k,m, --shapes paper, or --weights FILE --tensor NAME".into());
+        }
+        Ok(all)
+    }
+
+    /// What is wanted.
+    pub fn goal(&self) -> Goal {
+        match (self.retained, self.microseconds) {
+            (Some(retained), _) => Goal::Retained(retained),
+            (_, Some(microseconds)) => Goal::Microseconds(microseconds),
+            _ => Goal::Sparsity(self.sparsity.unwrap_or(0.75)),
+        }
+    }
+
+    /// What follows the product.
+    pub fn epilogue(&self) -> Vec<EpilogueOp> {
+        match self.epilogue.as_str() {
+            "bias-gelu" => vec![EpilogueOp::Bias("bias".into()), EpilogueOp::Gelu],
+            _ => Vec::new(),
+        }
+    }
+
+    /// How much is tried.
+    ///
+    /// # Errors
+    /// A time that is none.
+    pub fn settings(&self) -> Result<Settings> {
+        if !(self.time > 0.0 && self.time <= 1e6) {
+            return Err(format!("--time: expected seconds above 0 and up to 1000000, found {}", self.time).into());
+        }
+        let usual = Settings::default();
+        Ok(Settings {
+            time: Duration::from_secs_f64(self.time),
+            patterns: self.patterns as usize,
+            schedules: self.schedules as usize,
+            patience: self.patience as usize,
+            jobs: self.jobs.map_or(usual.jobs, |jobs| jobs as usize),
+            tilings: None,
+        })
+    }
+}
