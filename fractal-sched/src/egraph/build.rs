@@ -5,6 +5,7 @@
 //! a loop or a region of several digits is those loops one after the other. So one nest is one pattern, however its
 //! terms are bracketed.
 
+use super::lang::KeepTerm;
 use super::term::Axis;
 use fractal_dsl::pattern::{AxisId, Pattern, PatternBuilder};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -97,7 +98,12 @@ impl Maker {
 
     /// The digits of `axis / factor` and of `axis % factor`.
     fn cut(&self, axis: &Arc<Axis>, factor: usize) -> (Vec<Digit>, Vec<Digit>) {
-        self.cut_digits(self.digits(axis), factor).unwrap_or_else(|| {
+        let digits = self.digits(axis);
+        // Each part of a split knows what all of the axis drops. Where there are tails, that decides how much there is of
+        // the others, so that no digit may be left out.
+        let bound = digits.len() > 1 && axis.drops() && axis.has_tail(self.size);
+        let cut = if bound { None } else { self.cut_digits(digits, factor) };
+        cut.unwrap_or_else(|| {
             let root = Root { term: axis.clone(), whole: true };
             let whole = vec![Digit { root, low: 1, high: None }];
             self.cut_digits(whole, factor).expect("one unbounded digit splits anywhere")
@@ -205,9 +211,19 @@ impl Maker {
             Axis::Kept(_, per, keep) => {
                 let mut regions = Vec::new();
                 for p in per {
-                    regions.extend(self.loops(p)?);
+                    let loops = self.loops(p)?;
+                    if loops.is_empty() && p.drops() && p.has_tail(self.size) {
+                        return None;
+                    }
+                    regions.extend(loops);
                 }
-                let keep = keep.keep(self.builder.axis(axis)?.len)?;
+                let made = self.builder.axis(axis)?;
+                let ragged = !matches!(keep, KeepTerm::Count(_));
+                if ragged && regions.is_empty() && made.tail {
+                    // The builder would count the places that the tail lacks.
+                    return None;
+                }
+                let keep = keep.keep(made.len)?;
                 self.builder.skip(axis, &regions, keep).ok()?
             }
             _ => self.builder.permute(axis).ok()?,

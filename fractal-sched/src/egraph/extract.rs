@@ -37,6 +37,8 @@ pub struct Candidate {
     /// The rules that lead here from the program, each once.
     pub rules: Vec<&'static str>,
     #[serde(skip)]
+    schedule: Partial,
+    #[serde(skip)]
     pair: PairBox,
 }
 
@@ -124,7 +126,13 @@ impl Saturated {
         kept.into_iter().map(|(cost, at, schedule)| self.candidate(&members[at], schedule, cost)).collect()
     }
 
-    /// How many different patterns the search has found for the program's masks.
+    /// The kernel that a candidate of this search denotes for `m` tokens; `None` where it runs element by element, or not
+    /// for so many tokens.
+    pub fn kernel(&self, candidate: &Candidate, m: usize) -> Option<KernelConfig> {
+        self.graph.analysis.context.kernel(&candidate.schedule, &candidate.facts, m)
+    }
+
+    /// The different patterns that the search has found for the program's masks, the program's own first.
     pub fn patterns(&mut self) -> Vec<Pattern> {
         self.members().into_iter().map(|member| member.pattern).collect()
     }
@@ -152,6 +160,7 @@ impl Saturated {
             fused: schedule.fused,
             facts: member.facts,
             cost,
+            schedule,
             rules: self.rules_between(&original, &pair),
             pair: PairBox(pair),
         }

@@ -33,6 +33,32 @@ impl Axis {
     }
 }
 
+impl Axis {
+    /// Whether some part of it is a skip.
+    pub(super) fn drops(&self) -> bool {
+        match self {
+            Axis::N | Axis::K => false,
+            Axis::Outer(axis, _) | Axis::Inner(axis, _) | Axis::Permuted(axis) => axis.drops(),
+            Axis::Joined(a, b) => a.drops() || b.drops(),
+            Axis::Kept(..) => true,
+        }
+    }
+
+    /// Whether a split that it is made with leaves a tail.
+    pub(super) fn has_tail(&self, size: (usize, usize)) -> bool {
+        match self {
+            Axis::N | Axis::K => false,
+            Axis::Outer(axis, factor) | Axis::Inner(axis, factor) => {
+                let len = axis.len(size);
+                axis.has_tail(size) || *factor < len && !len.is_multiple_of((*factor).max(1))
+            }
+            Axis::Joined(a, b) => a.has_tail(size) || b.has_tail(size),
+            Axis::Kept(axis, per, _) => axis.has_tail(size) || per.iter().any(|p| p.has_tail(size)),
+            Axis::Permuted(axis) => axis.has_tail(size),
+        }
+    }
+}
+
 /// The loops of a pattern, outermost first, as terms.
 pub(super) fn nest_of(pattern: &Pattern) -> Vec<Arc<Axis>> {
     let mut terms: Vec<Option<Arc<Axis>>> = vec![None; pattern.axes().len()];

@@ -3,6 +3,7 @@
 use super::common::pattern_and_scores;
 use super::product::{integers, oracle};
 use super::{more, named};
+use crate::codegen::KernelConfig;
 use crate::egraph::{Candidate, CostModel, Facts, Family, Search, Target, Tiles, rules};
 use crate::execute::Slots;
 use crate::loop_ir::TileId;
@@ -88,17 +89,19 @@ fn check_facts(facts: &Tiles, found: &[TileOf], k: usize, pattern: &Pattern) {
 }
 
 /// Y of a request on these tiles: what a block of `rows` x `tokens` sums, step by step, each part of a cluster its own.
+/// And whether tiles share a block, so that zeros are stored.
 fn run_blocks(
     request: &KernelRequest,
     tiles: &[TileOf],
     weights: &[f32],
     x: &[f32],
     [n, k, m]: [usize; 3],
-) -> Vec<i64> {
+) -> (Vec<i64>, bool) {
     let (rows, tokens, step) = (request.rows.unwrap(), request.tokens.unwrap(), request.step.unwrap());
     let sparse = request.intrinsic.unwrap().is_sparse();
     let mut blocks: Vec<TileOf> = Vec::new();
     let mut open: Option<TileOf> = None;
+    let mut zeros = false;
     for (own, columns) in tiles {
         if own.len() >= rows || sparse {
             blocks.extend(open.take());
@@ -108,6 +111,7 @@ fn run_blocks(
         match &mut open {
             Some((shared, union)) if shared.len() + own.len() <= rows => {
                 shared.extend(own);
+                zeros = true;
                 let all: BTreeSet<usize> = union.iter().chain(columns).copied().flatten().collect();
                 *union = all.into_iter().map(Some).collect();
             }
@@ -133,7 +137,7 @@ fn run_blocks(
             }
         }
     }
-    y
+    (y, zeros)
 }
 
 /// Prefers whatever a hash of the request says, so that every kernel is a candidate of some search.
@@ -152,7 +156,14 @@ impl CostModel for Anything {
 }
 
 /// Runs a candidate in every way there is without a GPU; whether its tiles could be made.
-fn check(candidate: &Candidate, mask: &Mask, epilogue: &[EpilogueStep], m: usize, seed: u64) -> bool {
+fn check(
+    candidate: &Candidate,
+    kernel: Option<KernelConfig>,
+    mask: &Mask,
+    epilogue: &[EpilogueStep],
+    m: usize,
+    seed: u64,
+) -> bool {
     let (n, k) = (mask.n(), mask.k());
     let (w, x) = (mask.apply(&integers(n * k, seed)).unwrap(), integers(k * m, seed ^ 5));
     let bias = integers(n, seed ^ 9);
@@ -183,7 +194,10 @@ fn check(candidate: &Candidate, mask: &Mask, epilogue: &[EpilogueStep], m: usize
             }
         }
     }
-    let y: Vec<f32> = run_blocks(&candidate.request, &found, &w, &x, [n, k, m]).into_iter().map(|v| v as f32).collect();
+    let (y, zeros) = run_blocks(&candidate.request, &found, &w, &x, [n, k, m]);
+    let config = kernel.expect("what runs on an instruction has a kernel");
+    assert!(config.stored_zeros || !zeros, "{config}");
+    let y: Vec<f32> = y.into_iter().map(|v| v as f32).collect();
     assert_eq!(finish(&y), expected, "{:?}", candidate.request);
     true
 }
@@ -224,7 +238,8 @@ fn every_rule_of_schedules_leads_to_the_same_product() {
                 for m in [8, 40] {
                     for candidate in found.candidates(&Anything(seed), m, 12) {
                         used.extend(&candidate.rules);
-                        checked += usize::from(check(&candidate, &mask, &epilogue, m, seed));
+                        checked +=
+                            usize::from(check(&candidate, found.kernel(&candidate, m), &mask, &epilogue, m, seed));
                     }
                 }
             }
@@ -253,14 +268,14 @@ proptest! {
         let epilogue = [EpilogueStep::Bias(0)];
         let mut found = Search::new(&pattern, dtype, &epilogue, everything()).run();
         for candidate in found.candidates(&Anything(seed), m, 8) {
-            check(&candidate, &mask, &epilogue, m, seed);
+            check(&candidate, found.kernel(&candidate, m), &mask, &epilogue, m, seed);
         }
     }
 }
 
 #[test]
 fn every_candidate_is_a_kernel() {
-    use crate::codegen::{KernelConfig, Provenance, emit};
+    use crate::codegen::{Provenance, emit};
     for name in ["dense", "tw:128", "tvw:128", "bw:128x64", "vnm:64:2:8", "ew", "bw:32x16"] {
         let pattern = named(name, 512, 512, 0.25);
         let epilogue = [EpilogueStep::Bias(0), EpilogueStep::Gelu];

@@ -112,6 +112,33 @@ fn what_admits_other_masks_is_never_equal() {
 }
 
 #[test]
+fn what_other_loops_mention_is_not_taken_away() {
+    let applied = |pattern: &Pattern, rule: &str| saturate(pattern, None).applied.contains_key(rule);
+    // Groups of shuffled rows keep columns: the order decides which rows share a group.
+    assert!(!applied(&named("shfl-vw:16", 64, 64, 0.25), "permuted-loop"));
+    // Rows are kept for each four kept columns, which a selection may list in any order.
+    let grouped = |first: usize, second: usize| {
+        let mut b = PatternBuilder::new(16, 16).unwrap();
+        let mut kept = b.skip(AxisId::K, &[], Keep::Count(first)).unwrap();
+        if second < first {
+            kept = b.skip(kept, &[], Keep::Count(second)).unwrap();
+        }
+        let (group, _) = b.split(kept, 4).unwrap();
+        b.skip(AxisId::N, &[group], Keep::Count(8)).unwrap();
+        b.build()
+    };
+    assert!(!applied(&grouped(16, 16), "skip-of-nothing"));
+    assert!(!applied(&grouped(12, 8), "skip-of-skip"));
+    // Rows are kept for each group of permuted columns.
+    let mut b = PatternBuilder::new(16, 16).unwrap();
+    let permuted = b.permute(AxisId::K).unwrap();
+    let (group, within) = b.split(permuted, 4).unwrap();
+    b.skip(within, &[AxisId::N, group], Keep::Count(2)).unwrap();
+    let pattern = b.build();
+    assert!(!applied(&pattern, "permuted-loop") && !applied(&pattern, "skip-of-permuted"));
+}
+
+#[test]
 fn tiles_that_are_split_otherwise_are_equal() {
     // tw:64 of n = 256, with the rows split by 16 first: regions of 4 times 16.
     let mut b = PatternBuilder::new(256, 256).unwrap();

@@ -22,7 +22,7 @@ fn program(numbers: &mut Numbers) -> Pattern {
     // What random primitives seldom meet.
     let base = [AxisId::N, AxisId::K][numbers.below(2)];
     let factor = |numbers: &mut Numbers| 1 + numbers.below(4);
-    match numbers.below(9) {
+    match numbers.below(10) {
         0 => {
             // Three axes as one.
             let (outer, inner) = b.split(base, factor(numbers)).unwrap();
@@ -75,6 +75,17 @@ fn program(numbers: &mut Numbers) -> Pattern {
             let both = if base == AxisId::N { b.join(fast, other) } else { b.join(other, fast) }.unwrap();
             let keep = 1 + numbers.below(b.axis(both).unwrap().len);
             b.skip(both, &[], Keep::Count(keep)).unwrap();
+        }
+        7 => {
+            // Columns kept in units, often a single one, and split again inside, outside or across them.
+            let (outer, inner) = b.split(base, factor(numbers)).unwrap();
+            let other = if base == AxisId::N { AxisId::K } else { AxisId::N };
+            let keep = (1 + numbers.below(3)).min(b.axis(outer).unwrap().len);
+            let kept = b.skip(outer, &[other][..numbers.below(2)], Keep::Count(keep)).unwrap();
+            let units = b.join(kept, inner).unwrap();
+            let (_, within) = b.split(units, factor(numbers)).unwrap();
+            let keep = 1 + numbers.below(b.axis(within).unwrap().len);
+            b.skip(within, &[other][..numbers.below(2)], Keep::Count(keep)).unwrap();
         }
         _ => {}
     }
