@@ -10,7 +10,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Writes beside the file first, so that no reader finds half of it. A link stays one: what it leads to is written. Devices
 /// and pipes are written as they are.
 pub fn write(path: &Path, value: &Value) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)? + "\n";
+    write_text(path, &(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Any text, in the same way.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let path = &target(path);
     if is_special(path) {
         return std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()).into());

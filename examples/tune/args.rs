@@ -88,6 +88,15 @@ pub struct Args {
 pub enum Command {
     /// Time kernels of many shapes on a GPU and fit the cost model to them
     Calibrate(Calibrate),
+    /// Count how often each rewrite rule takes part in the cheapest pairs of the paper's shapes, by an H200's cost model
+    Rules(Rules),
+}
+
+#[derive(Parser)]
+pub struct Rules {
+    /// Pairs of each pattern that count as winners
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub winners: u32,
 }
 
 #[derive(Parser)]

@@ -10,11 +10,14 @@ mod calibrate;
 mod json_file;
 #[path = "../common/output.rs"]
 mod output;
+mod report;
+mod rules;
 #[path = "../common/shapes.rs"]
 mod shapes;
 mod summary;
 mod weight;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {
         Some(Command::Calibrate(calibrate)) => calibrate::run(calibrate),
+        Some(Command::Rules(args)) => rules::run(args),
         None => run(&args),
     };
     match done {
@@ -85,15 +89,30 @@ fn run(args: &Args) -> Result<()> {
         let dense = if gpu { dense(args, &weight, m)? } else { None };
         summary::print(&tuned, dense);
         if let Some(path) = &args.report {
-            let _ = path;
+            let scores: Vec<f32> = weight.to_f32().iter().map(|w| w.abs()).collect();
+            write_report(path, layers.len() > 1, &report::html(&tuned, &scores, dense), &tuned)?;
         }
         results.push(serde_json::json!({ "dense_us": dense, "tuned": tuned }));
         if let Some(path) = &args.json {
             json_file::write(path, &serde_json::Value::Array(results.clone()))?;
         }
-        all.push((tuned, dense));
+        all.push(tuned);
     }
     summary::print_all(&all);
+    Ok(())
+}
+
+/// Whole or not at all; of several layers, each has a file of its own.
+fn write_report(path: &Path, several: bool, page: &str, tuned: &Tuned) -> Result<()> {
+    let c = &tuned.context;
+    let path = if several {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        path.with_file_name(format!("{stem}-{}-{}-{}.html", c.n, c.k, c.m))
+    } else {
+        path.to_owned()
+    };
+    json_file::write_text(&path, page)?;
+    line(format_args!("report: {}", path.display()));
     Ok(())
 }
 

@@ -20,7 +20,7 @@ mod picture;
 #[path = "plot.rs"]
 mod plot;
 #[path = "rows.rs"]
-mod rows;
+pub mod rows;
 
 use fractal::dsl::{AxisNames, EpilogueOp};
 use fractal::runtime::tune::{Goal, Measured, Outcome, Stop, Tuned};

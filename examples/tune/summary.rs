@@ -1,22 +1,11 @@
 //! What was found, as text.
 
-use fractal::runtime::tune::{Measured, Outcome, Tuned};
+use std::collections::BTreeMap;
+
+use fractal::runtime::tune::{Measured, Tuned};
 
 use crate::output::line;
-
-/// The fixed patterns, each by its fastest schedule.
-fn fixed(tuned: &Tuned) -> Vec<&Measured> {
-    let mut best: Vec<&Measured> = Vec::new();
-    for measured in tuned.measured.iter().filter(|m| m.fixed && m.point().is_some()) {
-        let time = |m: &Measured| m.record.microseconds().unwrap_or(f64::INFINITY);
-        match best.iter_mut().find(|b| b.tiling == measured.tiling) {
-            Some(known) if time(measured) < time(known) => *known = measured,
-            Some(_) => {}
-            None => best.push(measured),
-        }
-    }
-    best
-}
+use crate::report::{rows, table};
 
 /// Of each fixed pattern: its time over the least of the front that retains no less.
 fn gains(tuned: &Tuned) -> Vec<(String, f64)> {
@@ -26,17 +15,15 @@ fn gains(tuned: &Tuned) -> Vec<(String, f64)> {
         let least = points.filter(|(r, _)| *r >= retained - 1e-9).map(|(_, t)| t).fold(f64::INFINITY, f64::min);
         Some((m.tiling.clone(), time / least))
     };
-    fixed(tuned).into_iter().filter_map(gain).collect()
+    rows::fixed(tuned).into_iter().filter_map(gain).collect()
 }
 
-fn kernel(m: &Measured) -> &str {
-    if let Outcome::Timed { kernel, .. } = &m.record.outcome { kernel } else { "" }
-}
-
+/// One layer.
 pub fn print(tuned: &Tuned, dense: Option<f64>) {
     let c = &tuned.context;
+    let reused = tuned.measured.iter().filter(|m| m.reused).count();
     line(format_args!(
-        "{}/{}/{} {} on {}: {} tilings, {} promising, {} measured ({} from the database) in {:.1} s; ended: {:?}",
+        "{}/{}/{} {} on {}: {} tilings, {} promising, {} measured ({reused} from the database) in {:.1} s; ended: {:?}",
         c.n,
         c.k,
         c.m,
@@ -45,58 +32,42 @@ pub fn print(tuned: &Tuned, dense: Option<f64>) {
         tuned.tilings,
         tuned.promising,
         tuned.measured.len(),
-        tuned.measured.iter().filter(|m| m.reused).count(),
         tuned.seconds,
         tuned.stop
     ));
-    let row = |mark: &str, m: &Measured| {
-        let Some((retained, time)) = m.point() else { return };
-        let speedup = dense.map_or(String::new(), |dense| format!("{:6.2}x", dense / time));
-        line(format_args!(
-            "  {mark:6} {:34} {:6.2} % {time:9.1} us {speedup}  expected {:8.1}  {}",
-            m.tiling,
-            retained * 100.0,
-            m.record.expected,
-            kernel(m)
-        ));
-    };
-    tuned.front.iter().for_each(|m| row("front", m));
-    fixed(tuned).into_iter().for_each(|m| row("fixed", m));
-    let failed: Vec<&Measured> = tuned.measured.iter().filter(|m| m.point().is_none()).collect();
-    for m in failed.iter().take(5) {
-        line(format_args!("  failed {}: {:?}", m.tiling, m.record.outcome));
+    line(format_args!("{}", table(tuned).trim_end()));
+    for (reason, times) in rows::failures(tuned) {
+        line(format_args!("failed, {times} times: {reason}"));
     }
-    if let Some(chosen) = &tuned.chosen {
-        row("chosen", chosen);
-        for directive in &chosen.record.pattern {
-            line(format_args!("    {directive};"));
-        }
+    let Some(chosen) = &tuned.chosen else {
+        return line(format_args!("nothing that was measured meets the goal"));
+    };
+    let against = match (dense, chosen.record.microseconds()) {
+        (Some(dense), Some(time)) => format!(", {:.2} times as fast as dense ({dense:.1} us)", dense / time),
+        _ => String::new(),
+    };
+    line(format_args!("chosen: {}{against}", chosen.tiling));
+    chosen.record.pattern.iter().for_each(|directive| line(format_args!("    {directive};")));
+    if !chosen.record.request.is_open() {
         line(format_args!("    {};", chosen.record.request));
     }
 }
 
-/// Over all layers: the front against each fixed pattern at no less importance.
-pub fn print_all(all: &[(Tuned, Option<f64>)]) {
-    let mut gains_of: Vec<(String, Vec<f64>)> = Vec::new();
-    let mut best = Vec::new();
-    for (tuned, _) in all {
-        let gains = gains(tuned);
-        best.extend(gains.iter().map(|(_, gain)| *gain));
-        for (name, gain) in gains {
-            match gains_of.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, list)) => list.push(gain),
-                None => gains_of.push((name, vec![gain])),
-            }
-        }
+/// Over all layers: the front against each fixed pattern at no less importance; and the rules of what is on the fronts.
+pub fn print_all(all: &[Tuned]) {
+    let mut of_pattern: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, gain) in all.iter().flat_map(gains) {
+        of_pattern.entry(name).or_default().push(gain);
     }
-    if gains_of.is_empty() {
+    if of_pattern.is_empty() {
         return;
     }
     line(format_args!("the front against fixed patterns, at no less retained importance:"));
-    let mean = |list: &[f64]| (list.iter().map(|g| g.ln()).sum::<f64>() / list.len() as f64).exp();
-    for (name, list) in &gains_of {
+    let mean = |list: &[f64]| (list.iter().map(|gain| gain.ln()).sum::<f64>() / list.len() as f64).exp();
+    for (name, list) in &of_pattern {
         let least = list.iter().copied().fold(f64::INFINITY, f64::min);
         line(format_args!("  {name:12} {:.3}x in the geometric mean of {}, least {least:.3}x", mean(list), list.len()));
     }
-    line(format_args!("  all          {:.3}x", mean(&best)));
+    let gains: Vec<f64> = of_pattern.into_values().flatten().collect();
+    line(format_args!("  all          {:.3}x", mean(&gains)));
 }

@@ -15,6 +15,7 @@ use crate::gemm::Gemm;
 use crate::prune::Pruned;
 use crate::tensor::Tensor;
 use fractal_dsl::{DType, Intrinsic, Layout};
+use fractal_sched::KernelRequest;
 use fractal_sched::codegen::tables::position_words;
 use fractal_sched::codegen::{
     CudaSource, Decode, HEADERS, KernelConfig, Parameter, TRANSPOSE_SIDE, emit_transpose, parameters,
@@ -232,6 +233,11 @@ impl CudaWeight {
         self.plan.configs(&self.tables, m, self.device.info().into())
     }
 
+    /// Those that are asked for, whatever the schedule says.
+    pub fn configs_for(&self, request: KernelRequest, m: usize) -> Vec<KernelConfig> {
+        self.plan.with_request(request).configs(&self.tables, m, self.device.info().into())
+    }
+
     /// What the choice of a kernel depends on in its tables.
     pub fn tables(&self) -> &TableShape {
         &self.tables
@@ -395,7 +401,7 @@ impl CudaWeight {
         self.put(stream, inputs, &*self.call(inputs.m)?)
     }
 
-    /// Puts one call of one of [`CudaWeight::configs`] on a stream; the host does not wait.
+    /// Puts one call of one of [`CudaWeight::configs_for`] any request on a stream; the host does not wait.
     ///
     /// # Errors
     /// As [`CudaWeight::launch`], and [`Error::Layout`] of another configuration.
@@ -408,7 +414,7 @@ impl CudaWeight {
         if inputs.m == 0 {
             return Ok(());
         }
-        if !self.configs(inputs.m).contains(config) {
+        if !self.configs_for(KernelRequest::of_config(config), inputs.m).contains(config) {
             let reason = format!("expected one of those for this weight and {} tokens", inputs.m);
             return Err(Error::Layout { kernel: config.name(), reason });
         }

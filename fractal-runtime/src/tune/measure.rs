@@ -164,32 +164,44 @@ pub fn on_gpu(
     }
 }
 
-/// Runs on a CPU: rounds, and the least time of all.
+/// Runs on a CPU: most, and the time after which three are enough.
 const CPU_ROUNDS: usize = 5;
 const CPU_SECONDS: f64 = 0.3;
 
-/// Times a layer on a CPU, once its result is right.
-pub fn on_cpu(gemm: &Gemm, layer: &Layer, inputs: &Inputs, reference: &Reference) -> Outcome {
+/// A layer's operands by name, and where its result goes.
+fn operands<'a>(gemm: &'a Gemm, inputs: &'a Inputs, bias: &'a [Tensor]) -> Vec<(&'a str, &'a Tensor)> {
+    let named = gemm.bias().iter().zip(bias).chain(gemm.residual().iter().zip(&inputs.extras.residual));
+    named.map(|(name, tensor)| (name.as_str(), tensor)).collect()
+}
+
+/// Microseconds of a call on a CPU, the median of some.
+///
+/// # Errors
+/// Where the layer fails.
+pub fn cpu_time(gemm: &Gemm, layer: &Layer, inputs: &Inputs) -> Result<f64, Error> {
     let bias: Vec<Tensor> = inputs.extras.bias.iter().map(|b| Tensor::vector(b)).collect();
-    let named = gemm.bias().iter().zip(&bias).chain(gemm.residual().iter().zip(&inputs.extras.residual));
-    let operands: Vec<(&str, &Tensor)> = named.map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    let mut y = match layer.run(&inputs.x, &operands) {
-        Ok(y) => y,
-        Err(error) => return Outcome::Failed { reason: error.to_string() },
-    };
-    let error = match reference.check(&y) {
-        Ok(error) => error,
-        Err(reason) => return Outcome::Failed { reason },
-    };
+    let operands = operands(gemm, inputs, &bias);
+    let mut y = layer.run(&inputs.x, &operands)?;
     let mut times = Vec::new();
     let begin = Instant::now();
     while times.len() < CPU_ROUNDS && (times.len() < 3 || begin.elapsed().as_secs_f64() < CPU_SECONDS) {
         let start = Instant::now();
-        if let Err(error) = layer.run_into(&inputs.x, &operands, &mut y) {
-            return Outcome::Failed { reason: error.to_string() };
-        }
+        layer.run_into(&inputs.x, &operands, &mut y)?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);
-    Outcome::Timed { microseconds: times[times.len() / 2], kernel: layer.kernel(inputs.m), error }
+    Ok(times[times.len() / 2])
+}
+
+/// Times a layer on a CPU, once its result is right.
+pub fn on_cpu(gemm: &Gemm, layer: &Layer, inputs: &Inputs, reference: &Reference) -> Outcome {
+    let bias: Vec<Tensor> = inputs.extras.bias.iter().map(|b| Tensor::vector(b)).collect();
+    let right = match layer.run(&inputs.x, &operands(gemm, inputs, &bias)) {
+        Ok(y) => reference.check(&y),
+        Err(error) => Err(error.to_string()),
+    };
+    match right.and_then(|error| Ok((error, cpu_time(gemm, layer, inputs).map_err(|error| error.to_string())?))) {
+        Ok((error, microseconds)) => Outcome::Timed { microseconds, kernel: layer.kernel(inputs.m), error },
+        Err(reason) => Outcome::Failed { reason },
+    }
 }

@@ -32,6 +32,6 @@ pub use database::{Database, DatabaseError, Skipped};
 pub use estimate::Estimator;
 pub use front::front;
 pub use record::{Context, Outcome, Record};
-pub use schedules::Model;
+pub use schedules::{Model, Planned};
 pub use stopwatch::{Extras, Stopwatch};
 pub use tuner::{Event, Goal, Measured, Problem, Settings, Stop, TuneError, Tuned, Tuner};

@@ -38,6 +38,8 @@ pub(super) struct Ready {
     pub record: Record,
     /// The layer, and on a GPU its kernel; nothing where the record is complete.
     pub run: Option<(Layer, Gemm, Option<KernelConfig>)>,
+    /// Whether the record is the database's.
+    pub known: bool,
 }
 
 /// A tiling with its schedules.
@@ -69,7 +71,7 @@ impl Common<'_> {
             let found = directives(&plan.pattern)
                 .and_then(|directives| self.database.find(self.context, &directives, &plan.request));
             let Some(record) = found else { return true };
-            ready.push(Ready { planned: plan.clone(), record, run: None });
+            ready.push(Ready { planned: plan.clone(), record, run: None, known: true });
             false
         });
         if planned.is_empty() {
@@ -93,7 +95,12 @@ impl Common<'_> {
                 loaded.push((plan.pattern.clone(), tables, layer.map(|layer| (layer, gemm))));
                 loaded.len() - 1
             });
-            ready.push(self.ready(plan, &pruned, &loaded[at].2));
+            let new = self.ready(plan, &pruned, &loaded[at].2);
+            // The kernel that the runtime would choose is often the cheapest of the plans, too.
+            let config = |ready: &Ready| ready.run.as_ref().and_then(|(_, _, config)| config.clone());
+            if config(&new).is_none() || !ready.iter().any(|there| config(there) == config(&new)) {
+                ready.push(new);
+            }
         }
         Ok(Prepared { ready, reference: Some(reference) })
     }
@@ -125,13 +132,14 @@ impl Common<'_> {
             planned,
             record: Record { outcome: Outcome::Failed { reason }, ..record },
             run: None,
+            known: false,
         };
         let (layer, gemm) = match loaded {
             Ok(loaded) => loaded.clone(),
             Err(reason) => return failed(planned, record, reason.clone()),
         };
         let (Some(weight), Some(model)) = (layer.cuda(), self.model) else {
-            return Ready { planned, record, run: Some((layer, gemm, None)) };
+            return Ready { planned, record, run: Some((layer, gemm, None)), known: false };
         };
         let m = self.inputs.m;
         let config = if planned.request.is_open() {
@@ -143,7 +151,7 @@ impl Common<'_> {
                 let work = Work { config: config.clone(), load: tables.load, columns: tables.columns, n, k, m };
                 model.calibration.microseconds(&work, model.gpu)
             };
-            let configs = weight.configs(m).into_iter().filter(|config| planned.request.admits(config));
+            let configs = weight.configs_for(planned.request, m).into_iter();
             let best = configs.min_by(|a, b| time(a).total_cmp(&time(b)));
             best.ok_or_else(|| format!("no kernel of this weight is {}", planned.request))
         };
@@ -152,7 +160,7 @@ impl Common<'_> {
             Err(error) => Err(error.to_string()),
         });
         match compiled {
-            Ok(config) => Ready { planned, record, run: Some((layer, gemm, Some(config))) },
+            Ok(config) => Ready { planned, record, run: Some((layer, gemm, Some(config))), known: false },
             Err(reason) => failed(planned, record, reason),
         }
     }

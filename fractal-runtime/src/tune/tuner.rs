@@ -5,7 +5,7 @@
 //! database at once, so that a search that is ended goes on where it was.
 
 use super::estimate::Estimator;
-use super::measure::{Inputs, Reference, on_cpu, on_gpu};
+use super::measure::{Inputs, Reference, cpu_time, on_cpu, on_gpu};
 use super::prepare::{Common, Prepared, Ready};
 use super::schedules::Model;
 use super::space::{Tiling, fixed, tilings};
@@ -24,7 +24,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -461,7 +461,9 @@ struct Loaded {
     /// In `measured`.
     at: usize,
     layer: Layer,
-    config: KernelConfig,
+    gemm: Gemm,
+    /// Of a GPU.
+    config: Option<KernelConfig>,
 }
 
 struct Progress {
@@ -511,22 +513,27 @@ impl Search<'_, '_> {
         begin: Instant,
         progress: &mut Progress,
     ) -> Result<Option<Stop>, TuneError> {
-        let (next, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (common, jobs, deadline) = (self.common, settings.jobs.max(1), settings.time.mul_f64(0.9));
+        let (next, ended, longest) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let (common, jobs) = (self.common, settings.jobs.max(1));
         std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel::<(usize, Result<Prepared, String>)>(jobs);
             for _ in 0..jobs {
-                let (sender, next, ended) = (sender.clone(), &next, &ended);
+                let (sender, next, ended, longest) = (sender.clone(), &next, &ended, &longest);
                 scope.spawn(move || {
                     loop {
+                        // What cannot be ready in time is not begun.
+                        let ready = begin.elapsed() + Duration::from_millis(longest.load(Ordering::Relaxed));
                         let at = next.fetch_add(1, Ordering::Relaxed);
-                        if at >= candidates.len() || ended.load(Ordering::Relaxed) || begin.elapsed() > deadline {
+                        if at >= candidates.len() || ended.load(Ordering::Relaxed) || ready > settings.time.mul_f64(0.9)
+                        {
                             return;
                         }
+                        let start = Instant::now();
                         let tiling = &candidates[at].tiling;
                         // A fault of one pattern is no fault of the search.
                         let prepared = catch_unwind(AssertUnwindSafe(|| common.prepare(tiling)));
                         let prepared = prepared.unwrap_or_else(|_| Err(format!("{tiling}: preparing it panicked")));
+                        longest.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
                         if sender.send((at, prepared)).is_err() {
                             return;
                         }
@@ -584,12 +591,11 @@ impl Search<'_, '_> {
             Err(reason) => return Ok(((self.listen)(Event::Failed(&reason)), false)),
         };
         let (mut on, mut better) = (true, false);
-        for Ready { planned, mut record, run } in prepared.ready {
-            let reused = run.is_none() && !matches!(record.outcome, Outcome::Failed { .. });
+        for Ready { planned, mut record, run, known: reused } in prepared.ready {
             let mut loaded = None;
             if let (Some((layer, gemm, config)), Some(reference)) = (run, &prepared.reference) {
                 record.outcome = self.outcome(&layer, &gemm, config.as_ref(), reference, &mut record)?;
-                loaded = config.map(|config| (layer, config));
+                loaded = Some((layer, gemm, config));
             }
             if !reused {
                 self.tuner.database.append(record.clone())?;
@@ -608,8 +614,8 @@ impl Search<'_, '_> {
             };
             let new = measured.point().is_some() && !self.measured.iter().any(beats);
             better |= new;
-            if let Some((layer, config)) = loaded.filter(|_| new || candidate.fixed) {
-                self.kept.push(Loaded { at: self.measured.len(), layer, config });
+            if let Some((layer, gemm, config)) = loaded.filter(|_| new || candidate.fixed) {
+                self.kept.push(Loaded { at: self.measured.len(), layer, gemm, config });
             }
             self.measured.push(measured);
             self.forget();
@@ -662,12 +668,15 @@ impl Search<'_, '_> {
 
     /// Times what may be on the front once more, when nothing else runs: in turns, the median of three.
     fn again(&mut self) -> Result<(), TuneError> {
-        let Some(watch) = &self.watch else { return Ok(()) };
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); self.kept.len()];
         for _ in 0..3 {
             for (loaded, times) in self.kept.iter().zip(&mut times) {
-                let Some(weight) = loaded.layer.cuda() else { continue };
-                times.extend(watch.time(weight, &loaded.config).ok());
+                let Loaded { layer, gemm, config, .. } = loaded;
+                times.extend(match (&self.watch, layer.cuda(), config) {
+                    (Some(watch), Some(weight), Some(config)) => watch.time(weight, config).ok(),
+                    (None, None, None) => cpu_time(gemm, layer, self.common.inputs).ok(),
+                    _ => None,
+                });
             }
         }
         for (loaded, mut times) in self.kept.iter().zip(times) {

@@ -12,8 +12,8 @@ use crate::codegen::KernelConfig;
 use crate::request::KernelRequest;
 use crate::schedule::Form;
 use egg::Id;
-use fractal_dsl::{AxisNames, DType, Directive, Program};
 use fractal_dsl::pattern::Pattern;
+use fractal_dsl::{AxisNames, DType, Directive, Program};
 use serde::Serialize;
 use std::sync::Arc;
 
