@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use fractal_dsl::EpilogueOp;
+use fractal_sched::KernelRequest;
 
 use super::{Activations, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
 use crate::{Device, Error, Gemm, Layer, Pruned, Tensor};
@@ -17,13 +18,21 @@ const RESIDUAL: &str = "residual";
 pub struct SparseLinear {
     device: Device,
     weight: Pruned,
+    request: KernelRequest,
     layers: Mutex<Vec<(EpilogueKind, Layer)>>,
 }
 
 impl SparseLinear {
     /// The operator of a pruned weight. Nothing is compiled before [`SparseLinear::prepare`] or the first call.
     pub fn new(device: Device, weight: Pruned) -> Self {
-        Self { device, weight, layers: Mutex::default() }
+        Self { device, weight, request: KernelRequest::default(), layers: Mutex::default() }
+    }
+
+    /// The same by a kernel that is asked for, where the device is a GPU.
+    #[must_use]
+    pub fn with_request(mut self, request: KernelRequest) -> Self {
+        self.request = request;
+        self
     }
 
     /// Compiles and loads the layer for one kind of epilogue, so that the first call need not; returns it.
@@ -40,6 +49,7 @@ impl SparseLinear {
             return Ok(layer);
         }
         let gemm = Gemm::new(self.weight.pattern().clone(), self.weight.dtype()).with_epilogue(&steps(kind));
+        let gemm = gemm.with_request(self.request);
         let layer = self.device.compile(&gemm)?.load(&self.weight)?;
         layers.push((kind, layer.clone()));
         Ok(layer)

@@ -9,7 +9,8 @@
 //! | calibrate | a GPU | timed kernels for the model | `calibrate` |
 //! | prepare | a tiling | pruned, packed, compiled, loaded | `prepare` |
 //! | measure | a loaded weight | a checked time | `stopwatch`, `measure` |
-//! | tuner | a weight and a goal | the front | `tuner` |
+//! | tuner | a weight and a goal | the front | `tuner`, `search` |
+//! | recipe | the choices of a model's layers | a file, and the model again | `recipe` |
 //! | database | records | the same, for the next run | `record`, `line`, `database`, `front` |
 
 pub mod calibrate;
@@ -21,8 +22,10 @@ mod line;
 mod measure;
 pub mod model;
 mod prepare;
+mod recipe;
 mod record;
 mod schedules;
+mod search;
 pub mod space;
 mod stopwatch;
 mod tuner;
@@ -31,6 +34,7 @@ pub use calibration::{Calibration, CalibrationError};
 pub use database::{Database, DatabaseError, Skipped};
 pub use estimate::Estimator;
 pub use front::front;
+pub use recipe::{Recipe, RecipeError, RecipeLayer, floors};
 pub use record::{Context, Outcome, Record};
 pub use schedules::{Model, Planned};
 pub use stopwatch::{Extras, Stopwatch};
