@@ -88,8 +88,48 @@ pub struct Args {
 pub enum Command {
     /// Time kernels of many shapes on a GPU and fit the cost model to them
     Calibrate(Calibrate),
+    /// Tune every linear layer of a model to what a global unstructured pruning would leave it
+    Model(Model),
     /// Count how often each rewrite rule takes part in the cheapest pairs of the paper's shapes, by an H200's cost model
     Rules(Rules),
+}
+
+#[derive(Parser)]
+pub struct Model {
+    /// Directory with config.json and model.safetensors
+    #[arg(long, value_name = "DIR", default_value = "weights/minilm")]
+    pub weights: PathBuf,
+    /// Share of all weights that the unstructured pruning drops, above 0 and below 1: what it leaves of a layer's importance
+    /// is what the layer must retain
+    #[arg(long, default_value_t = 0.5)]
+    pub sparsity: f64,
+    /// Tokens a call
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: u32,
+    /// Where the layers run: cpu, cuda, cuda:1, auto
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// Time of the search, a layer
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub time: f64,
+    /// Patterns to measure of each layer at most
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub patterns: u32,
+    /// Threads of a CPU [default: all cores]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Where measurements are kept [default: a file in your data folder]
+    #[arg(long, value_name = "FILE")]
+    pub database: Option<PathBuf>,
+    /// Write what was chosen to this file: a model starts from it without tuning
+    #[arg(long, value_name = "FILE")]
+    pub recipe: Option<PathBuf>,
+    /// Start from this recipe: nothing is tuned
+    #[arg(long, value_name = "FILE", conflicts_with = "recipe")]
+    pub from: Option<PathBuf>,
+    /// Draw the patterns of the layers to this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
 }
 
 #[derive(Parser)]

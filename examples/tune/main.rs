@@ -6,10 +6,15 @@
 
 mod args;
 mod calibrate;
+#[allow(dead_code, reason = "the sentence encoder uses the rest")]
+#[path = "../minilm/cuda.rs"]
+mod gpu;
 #[path = "../common/json_file.rs"]
 mod json_file;
+mod model;
 #[path = "../common/output.rs"]
 mod output;
+mod picture_of_model;
 mod report;
 mod rules;
 #[path = "../common/shapes.rs"]
@@ -17,10 +22,10 @@ mod shapes;
 mod summary;
 mod weight;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fractal::cuda::{DenseEpilogue, DenseGemm, DenseOperands, upload_tensor};
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
     let done = match &args.command {
         Some(Command::Calibrate(calibrate)) => calibrate::run(calibrate),
         Some(Command::Rules(args)) => rules::run(args),
+        Some(Command::Model(args)) => listen().and_then(|()| model::run(args)),
         None => run(&args),
     };
     match done {
@@ -58,13 +64,8 @@ fn run(args: &Args) -> Result<()> {
     for path in args.json.iter().chain(&args.report) {
         json_file::check_writable(path)?;
     }
-    ctrlc::set_handler(|| {
-        // The second one ends at once.
-        if ENDED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
-    let tuner = tuner(args)?;
+    listen()?;
+    let tuner = open_tuner(&args.device, args.threads, args.database.as_ref(), args.no_database)?;
     let gpu = args.device != "cpu" && !tuner.device_name().starts_with("cpu");
     let dtype = args.dtype.or(args.weights.is_none().then_some(if gpu { DType::F16 } else { DType::F32 }));
     let mut weights = Vec::new();
@@ -75,7 +76,7 @@ fn run(args: &Args) -> Result<()> {
     let mut results = Vec::new();
     let jobs = weights.into_iter().chain(layers.iter().map(|shape| (None, shape.m)));
     for (at, (given, m)) in jobs.enumerate() {
-        if ENDED.load(Ordering::Relaxed) {
+        if ended() {
             break;
         }
         let weight = match given {
@@ -116,11 +117,30 @@ fn write_report(path: &Path, several: bool, page: &str, tuned: &Tuned) -> Result
     Ok(())
 }
 
-fn tuner(args: &Args) -> Result<Tuner> {
-    let database = match &args.database {
-        _ if args.no_database => Database::in_memory(),
+/// Ends the search at the first Ctrl-C, and the process at the second.
+fn listen() -> Result<()> {
+    Ok(ctrlc::set_handler(|| {
+        if ENDED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?)
+}
+
+/// Whether it was asked for.
+fn ended() -> bool {
+    ENDED.load(Ordering::Relaxed)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn open_tuner(device: &str, threads: Option<u32>, database: Option<&PathBuf>, none: bool) -> Result<Tuner> {
+    let database = match database {
+        _ if none => Database::in_memory(),
         given => {
-            let path = given.clone().or_else(default_database).ok_or("no data folder: pass --database FILE")?;
+            let path = given.cloned().or_else(default_database).ok_or("no data folder: pass --database FILE")?;
             let (database, skipped) = Database::open(&path)?;
             for line in skipped {
                 eprintln!("{}:{}: {}; passed over", path.display(), line.line, line.reason);
@@ -128,11 +148,11 @@ fn tuner(args: &Args) -> Result<Tuner> {
             database
         }
     };
-    let threads = args.threads.map_or_else(
+    let threads = threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, |cores| cores.get()),
         |threads| threads as usize,
     );
-    let index = match args.device.as_str() {
+    let index = match device {
         "cpu" => None,
         "auto" => (Device::auto().name() == "cuda").then_some(0),
         "cuda" => Some(0),
@@ -196,7 +216,7 @@ fn tune(
             Event::Failed(reason) => bar.suspend(|| eprintln!("{reason}")),
             Event::Tick => bar.tick(),
         }
-        !ENDED.load(Ordering::Relaxed)
+        !ended()
     });
     bar.finish_and_clear();
     Ok(tuned?)

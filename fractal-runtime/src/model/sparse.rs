@@ -48,7 +48,7 @@ impl SparseLinear {
         if let Some(layer) = find(&layers) {
             return Ok(layer);
         }
-        let gemm = Gemm::new(self.weight.pattern().clone(), self.weight.dtype()).with_epilogue(&steps(kind));
+        let gemm = Gemm::new(self.weight.pattern().clone(), self.weight.dtype()).with_epilogue(&kind.steps());
         let gemm = gemm.with_request(self.request);
         let layer = self.device.compile(&gemm)?.load(&self.weight)?;
         layers.push((kind, layer.clone()));
@@ -61,15 +61,17 @@ impl SparseLinear {
     }
 }
 
-/// `nonlinearity(P + bias) + residual`, in the words of a kernel.
-fn steps(kind: EpilogueKind) -> Vec<EpilogueOp> {
-    let bias = kind.bias.then(|| EpilogueOp::Bias(BIAS.into()));
-    let nonlinearity = kind.nonlinearity.map(|f| match f {
-        Nonlinearity::Gelu => EpilogueOp::Gelu,
-        Nonlinearity::Relu => EpilogueOp::Relu,
-    });
-    let residual = kind.residual.then(|| EpilogueOp::Residual(RESIDUAL.into()));
-    [bias, nonlinearity, residual].into_iter().flatten().collect()
+impl EpilogueKind {
+    /// `nonlinearity(P + bias) + residual`, in the words of a kernel.
+    pub fn steps(self) -> Vec<EpilogueOp> {
+        let bias = self.bias.then(|| EpilogueOp::Bias(BIAS.into()));
+        let nonlinearity = self.nonlinearity.map(|f| match f {
+            Nonlinearity::Gelu => EpilogueOp::Gelu,
+            Nonlinearity::Relu => EpilogueOp::Relu,
+        });
+        let residual = self.residual.then(|| EpilogueOp::Residual(RESIDUAL.into()));
+        [bias, nonlinearity, residual].into_iter().flatten().collect()
+    }
 }
 
 impl LinearOp for SparseLinear {

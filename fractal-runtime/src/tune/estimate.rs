@@ -40,6 +40,17 @@ impl Estimator {
         Estimator { sample, n: rows, k, total }
     }
 
+    /// The part of all importance that the greatest scores hold, `keep` of them: what no pattern of that ratio exceeds.
+    pub fn most(&self, keep: f64) -> f64 {
+        let kept = ((keep * self.sample.len() as f64).ceil() as usize).min(self.sample.len());
+        if kept == self.sample.len() || self.total == 0.0 {
+            return 1.0;
+        }
+        let mut scores = self.sample.clone();
+        scores.select_nth_unstable_by(kept, |a, b| b.total_cmp(a));
+        scores[..kept].iter().map(|&s| f64::from(s)).sum::<f64>() / self.total
+    }
+
     /// The part of all importance that the tiling retains.
     ///
     /// # Errors

@@ -74,9 +74,16 @@ impl Tiling {
         Ok(b.build())
     }
 
-    /// Whether its regions are so few or so large that a sample of rows does not tell about all.
-    pub fn needs_all_rows(&self) -> bool {
-        matches!(self, Tiling::Named(Named::Shuffled { .. } | Named::TileWise2 { .. }, _))
+    /// Its blocks without what they keep: the same for tilings that differ in their ratios alone.
+    pub fn shape(&self) -> String {
+        match self {
+            Tiling::Named(named, _) => named.to_string(),
+            Tiling::Nest { levels, pairs } => {
+                let level = |l: &Level| format!("{}x{}", l.rows, l.columns);
+                let text: Vec<String> = levels.iter().map(level).collect();
+                format!("{}{}", text.join("/"), if *pairs { "+2:4" } else { "" })
+            }
+        }
     }
 }
 
@@ -113,8 +120,11 @@ const COLUMNS: [usize; 6] = [1, 4, 8, 16, 32, 64];
 /// What a coarse level keeps above a finer one.
 const COARSE: [f64; 3] = [0.5, 0.625, 0.75];
 
-/// Every tiling for a weight of n x k that keeps `keep` of it, the fixed ones first.
+/// Every tiling for a weight of n x k that keeps `keep` of it, the fixed ones first; of all of it, the dense one alone.
 pub fn tilings(n: usize, k: usize, keep: f64) -> Vec<Tiling> {
+    if keep >= 1.0 {
+        return vec![Tiling::Named(Named::Dense, 1.0)];
+    }
     let mut tilings = fixed(keep);
     let fits = |rows: usize, columns: usize| rows <= n.max(16) && columns <= k;
     let nest = |levels: &[(usize, usize, f64)], pairs| Tiling::Nest {
@@ -123,9 +133,7 @@ pub fn tilings(n: usize, k: usize, keep: f64) -> Vec<Tiling> {
     };
     for rows in ROWS {
         for columns in COLUMNS.into_iter().filter(|&columns| fits(rows, columns)) {
-            if keep < 1.0 {
-                tilings.push(nest(&[(rows, columns, keep)], false));
-            }
+            tilings.push(nest(&[(rows, columns, keep)], false));
             let twice = 2.0 * keep;
             if twice <= 1.0 + 1e-9 && columns != 1 && columns >= 4 && k >= 4 {
                 tilings.push(nest(&[(rows, columns, twice.min(1.0))], true));
@@ -161,12 +169,10 @@ pub fn tilings(n: usize, k: usize, keep: f64) -> Vec<Tiling> {
             }
         }
     }
-    if keep < 1.0 {
-        for rows in [64, 128] {
-            tilings.push(Tiling::Named(Named::TileWise2 { rows }, keep));
-            tilings.push(Tiling::Named(Named::Shuffled { rows, columns: None }, keep));
-            tilings.push(Tiling::Named(Named::Shuffled { rows, columns: Some(64) }, keep));
-        }
+    for rows in [64, 128] {
+        tilings.push(Tiling::Named(Named::TileWise2 { rows }, keep));
+        tilings.push(Tiling::Named(Named::Shuffled { rows, columns: None }, keep));
+        tilings.push(Tiling::Named(Named::Shuffled { rows, columns: Some(64) }, keep));
     }
     // The same pattern under two names, what the sizes do not allow, and nests that cannot keep the ratio by whole blocks.
     let mut seen = Vec::new();

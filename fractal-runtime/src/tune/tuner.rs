@@ -22,7 +22,7 @@ use fractal_dsl::{EpilogueOp, Layout};
 use rayon::prelude::*;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -328,14 +328,7 @@ impl Tuner {
         listen: &mut dyn FnMut(Event<'_>) -> bool,
     ) -> Result<(Vec<Candidate>, usize), TuneError> {
         let (n, k) = (gemm.pattern().n(), gemm.pattern().k());
-        let mut all: Vec<(Tiling, bool)> = Vec::new();
-        for keep in goal.keeps() {
-            let known = fixed(keep);
-            let of_keep = settings.tilings.clone().unwrap_or_else(|| tilings(n, k, keep));
-            all.extend(of_keep.into_iter().map(|tiling| (tiling.clone(), known.contains(&tiling))));
-        }
         let estimator = Estimator::new(scores, n, k);
-        let done = AtomicUsize::new(0);
         let model = self.gpu.as_ref().map(|(_, model)| model);
         let one = |(tiling, fixed): &(Tiling, bool)| {
             let retained = estimator.retained(tiling).ok()?;
@@ -344,24 +337,39 @@ impl Tuner {
                 Some(model) => model.least(&gemm.clone().with_pattern(pattern), m),
                 None => cpu_cost(&pattern, m),
             };
-            done.fetch_add(1, Ordering::Relaxed);
             Some(Candidate { tiling: tiling.clone(), fixed: *fixed, retained, expected })
         };
-        let mut candidates = Vec::new();
-        // In parts, so that the listener hears of it.
-        for part in all.chunks(48) {
-            candidates.par_extend(part.par_iter().filter_map(one));
-            if !listen(Event::Scored(done.load(Ordering::Relaxed), all.len())) {
-                break;
-            }
-        }
-        let count = all.len();
         let wanted = |c: &Candidate| match goal {
             Goal::Sparsity(_) => true,
             Goal::Retained(floor) => c.retained >= floor - 0.004,
             Goal::Microseconds(most) => c.expected <= 1.3 * most,
         };
-        candidates.retain(wanted);
+        let (mut candidates, mut count, mut scored): (Vec<Candidate>, usize, usize) = (Vec::new(), 0, 0);
+        // Tilings that retain enough already: to keep more of them would be slower.
+        let mut enough: HashSet<String> = HashSet::new();
+        'all: for keep in goal.keeps() {
+            let known = fixed(keep);
+            // No pattern retains more than single elements.
+            if matches!(goal, Goal::Retained(floor) if estimator.most(keep) < floor - 0.004) {
+                continue;
+            }
+            let mut of_keep = settings.tilings.clone().unwrap_or_else(|| tilings(n, k, keep));
+            of_keep.retain(|tiling| !enough.contains(&tiling.shape()));
+            let of_keep: Vec<_> = of_keep.into_iter().map(|t| (t.clone(), known.contains(&t))).collect();
+            count += of_keep.len();
+            // In parts, so that the listener hears of it.
+            for part in of_keep.chunks(48) {
+                let found: Vec<Candidate> = part.par_iter().filter_map(one).collect();
+                scored += part.len();
+                candidates.extend(found.into_iter().filter(wanted));
+                if !listen(Event::Scored(scored, count)) {
+                    break 'all;
+                }
+            }
+            if matches!(goal, Goal::Retained(_)) {
+                enough.extend(candidates.iter().map(|c| c.tiling.shape()));
+            }
+        }
         // Estimates are that uncertain.
         let beaten = |a: &Candidate, b: &Candidate| b.retained > a.retained * 1.005 && b.expected < a.expected * 0.85;
         let dominated: Vec<bool> =
@@ -422,7 +430,8 @@ impl Goal {
     fn keeps(self) -> Vec<f64> {
         match self {
             Goal::Sparsity(sparsity) => vec![1.0 - sparsity],
-            _ => vec![0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625],
+            // The least first; at last everything, which retains all.
+            _ => (1..=16).map(|sixteenths| f64::from(sixteenths) / 16.0).collect(),
         }
     }
 
