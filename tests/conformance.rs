@@ -6,7 +6,8 @@ mod support;
 
 use fractal::cuda::{Gpu, KernelPlan, TableShape};
 use fractal::sched::Form;
-use fractal::{DType, Device, Error, Gemm, Magnitude, Tensor, prune};
+use fractal::sched::codegen::KernelConfig;
+use fractal::{DType, Device, Error, Gemm, KernelRequest, Magnitude, Tensor, prune};
 use rayon::prelude::*;
 use support::{
     FEW_TOKENS, LARGE, PATTERNS, SHAPES, check, check_gemm, check_unkept_activations, cuda_or_skip, gemm, pattern,
@@ -133,14 +134,19 @@ const TURNED: &[Family] = &[
     ("wgmma_sp_bf16_128x64x64_split4_boxes64_runs", "2:4", DType::BF16, (260, 3000, 136), 9),
 ];
 
-/// The name of the kernel that a GPU of this compute capability runs, or why there is none.
-fn chosen(gemm: &Gemm, m: usize, sm: u32) -> Result<String, Error> {
+/// The kernel that a GPU of this compute capability runs, or why there is none.
+fn chosen_config(gemm: &Gemm, m: usize, sm: u32) -> Result<KernelConfig, Error> {
     let (n, k, dtype) = (gemm.pattern().n(), gemm.pattern().k(), gemm.dtype());
     let w: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 1009) as f32 / 1009.0 - 0.5).collect();
     let w = Tensor::from_f32(dtype, n, k, &w)?;
     let plan = KernelPlan::new(gemm, sm)?;
     let (least, tables) = plan.lay_out(&prune(gemm.pattern(), &w, &Magnitude)?)?;
-    Ok(plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)?.name())
+    plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)
+}
+
+/// Its name.
+fn chosen(gemm: &Gemm, m: usize, sm: u32) -> Result<String, Error> {
+    Ok(chosen_config(gemm, m, sm)?.name())
 }
 
 #[test]
@@ -187,6 +193,17 @@ fn a_schedule_chooses_its_kernel() {
         assert!(name.contains(expected), "{text} {schedule} runs {name}, expected {expected}");
         let open = chosen(&gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
         assert_ne!(name, open, "{text} {schedule} is what runs anyway");
+    }
+}
+
+#[test]
+fn every_chosen_kernel_can_be_asked_for() {
+    for &(_, text, dtype, (n, k, m), case) in FAMILIES.iter().chain(TURNED) {
+        let gemm = gemm(&pattern(text, n, k, 0.25, dtype), dtype, case);
+        let config = chosen_config(&gemm, m, 90).expect("it is chosen");
+        let asked = gemm.with_request(KernelRequest::of_config(&config));
+        let again = chosen_config(&asked, m, 90).unwrap_or_else(|error| panic!("{}: {error}", config.name()));
+        assert_eq!(again, config, "{text} {dtype} {n}/{k}/{m}");
     }
 }
 

@@ -135,8 +135,10 @@ fn spearman(a: &[f64], b: &[f64]) -> f64 {
 
 /// Ranks within a shape; and whether the model's five best hold one that is nearly the best.
 fn test(model: &Calibration, gpu: Gpu, samples: &[Sample]) -> Result<()> {
-    let mut shapes: BTreeMap<[usize; 3], Vec<(f64, f64)>> = BTreeMap::new();
-    let mut cases: BTreeMap<([usize; 3], String, u64), Vec<(f64, f64)>> = BTreeMap::new();
+    // Of each kernel: microseconds expected and found.
+    type Times = Vec<(f64, f64)>;
+    let mut shapes: BTreeMap<[usize; 3], Times> = BTreeMap::new();
+    let mut cases: BTreeMap<([usize; 3], String, u64), Times> = BTreeMap::new();
     for sample in samples {
         let shape = [sample.work.n, sample.work.k, sample.work.m];
         let pair = (model.microseconds(&sample.work, gpu), sample.microseconds);

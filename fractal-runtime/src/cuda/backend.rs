@@ -1,13 +1,10 @@
 //! The GPU as a backend: a GEMM's plan and a pruned weight -> tables on the device, and kernels compiled when first needed.
 
-use super::choose;
+use super::call::Call;
 use super::explain::{check_instruction, explain};
 use super::plan::{KernelPlan, MOST_TOKENS, TableShape};
 use super::tiles::DeviceTiles;
-use super::{
-    Arg, Buffer, CudaDevice, CudaError, Element, Kernel, KernelInfo, LaunchShape, Options, Source, Stream, Swizzle,
-    TensorMap,
-};
+use super::{Buffer, CudaDevice, CudaError, Kernel, KernelInfo, Options, Source, Stream};
 use crate::backend::{Backend, Compiled, Inputs, Loaded};
 use crate::cpu::Values;
 use crate::error::Error;
@@ -17,9 +14,7 @@ use crate::tensor::Tensor;
 use fractal_dsl::{DType, Intrinsic, Layout};
 use fractal_sched::KernelRequest;
 use fractal_sched::codegen::tables::position_words;
-use fractal_sched::codegen::{
-    CudaSource, Decode, HEADERS, KernelConfig, Parameter, TRANSPOSE_SIDE, emit_transpose, parameters,
-};
+use fractal_sched::codegen::{CudaSource, HEADERS, KernelConfig};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -74,35 +69,20 @@ impl Compiled for CudaGemm {
 
 /// A weight on the device, and the kernels that have run with it.
 pub struct CudaWeight {
-    plan: Arc<KernelPlan>,
-    device: CudaDevice,
+    pub(super) plan: Arc<KernelPlan>,
+    pub(super) device: CudaDevice,
     stream: Stream,
-    tables: TableShape,
-    waste: f64,
-    values: Buffer,
-    positions: Option<Buffer>,
-    columns: Buffer,
-    begin: Buffer,
-    row_list: Buffer,
+    pub(super) tables: TableShape,
+    pub(super) waste: f64,
+    pub(super) values: Buffer,
+    pub(super) positions: Option<Buffer>,
+    pub(super) columns: Buffer,
+    pub(super) begin: Buffer,
+    pub(super) row_list: Buffer,
     kernels: Mutex<HashMap<KernelConfig, Kernel>>,
     /// By tokens: what a call needs besides its operands.
     calls: RwLock<HashMap<usize, Arc<Call>>>,
-    transpose: Mutex<Option<Kernel>>,
-}
-
-/// The kernel and the shape of the launch for one number of tokens.
-struct Call {
-    kernel: Kernel,
-    /// Tokens of a box of Y, where the copy engine stores it.
-    chunk: usize,
-    /// Rows of a box of X, where the copy engine brings it.
-    column_run: usize,
-    /// Layout of what the kernel writes.
-    output: Layout,
-    parameters: Vec<Parameter>,
-    /// The positions as rows for the copy engine.
-    positions: Option<TensorMap>,
-    shape: LaunchShape,
+    pub(super) transpose: Mutex<Option<Kernel>>,
 }
 
 /// Numbers of tokens whose calls are remembered.
@@ -122,13 +102,6 @@ pub struct DeviceInputs<'a> {
     /// Tokens.
     pub m: usize,
 }
-
-/// Even tiles that run on the same tokens together: a wave of an H200 is then 32 tiles by four token tiles, which asks
-/// memory for as much of W as of X.
-const BAND: i32 = 32;
-
-/// Uneven tiles that do: the fewer, the closer the longest stay to the beginning.
-const UNEVEN_BAND: i32 = 16;
 
 /// Values in their storage type on the device.
 fn upload_values(stream: &Stream, values: &[f32], dtype: DType) -> Result<Buffer, CudaError> {
@@ -273,7 +246,7 @@ impl CudaWeight {
         &self.device
     }
 
-    fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
+    pub(super) fn kernel_for(&self, config: &KernelConfig) -> Result<Kernel, Error> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(config) {
             return Ok(kernel.clone());
@@ -296,97 +269,6 @@ impl CudaWeight {
             calls.clear();
         }
         Ok(Arc::clone(calls.entry(m).or_insert(call)))
-    }
-
-    /// What a call of this kernel for m tokens needs.
-    fn call_of(&self, config: &KernelConfig, m: usize) -> Result<Call, Error> {
-        let tokens = m.div_ceil(config.tokens);
-        if tokens > 65_535 {
-            return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
-        }
-        let grid = if let Some(Decode { slab, .. }) = config.decode {
-            [(self.tables.load.tiles * (config.rows / slab)) as u32, 1, 1]
-        } else if config.is_hopper() {
-            let multiprocessors = self.device.info().sm_count as usize;
-            [choose::blocks(config, self.tables.load.tiles, m, multiprocessors) as u32, 1, 1]
-        } else {
-            [(self.tables.load.tiles * config.slabs()) as u32, tokens as u32, 1]
-        };
-        let positions = match &self.positions {
-            Some(positions) if config.is_hopper() => {
-                let words = position_words(config);
-                let steps = (positions.bytes() / 4 / words) as u64;
-                let (row, words) = ([1, words as u32], words as u64);
-                Some(TensorMap::matrix(positions, Element::U32, [steps, words], words, row, Swizzle::None)?)
-            }
-            _ => None,
-        };
-        Ok(Call {
-            kernel: self.kernel_for(config)?,
-            chunk: if config.runs { config.chunk() } else { 0 },
-            column_run: config.column_run,
-            output: config.output,
-            parameters: parameters(config),
-            positions,
-            shape: LaunchShape {
-                grid,
-                block: [config.threads() as u32, 1, 1],
-                shared: config.shared_bytes() as u32,
-                // These kernels wait for the one before themselves.
-                overlap: config.is_hopper()
-                    || (config.decode.is_some() || config.division.is_some()) && self.device.info().arch.major >= 9,
-            },
-        })
-    }
-
-    /// X or Y, of so many rows and m tokens, for the copy engine: boxes of `rows` rows and `tokens` tokens.
-    fn map(
-        &self,
-        matrix: &Buffer,
-        [rows, m]: [usize; 2],
-        [box_rows, box_tokens]: [usize; 2],
-    ) -> Result<TensorMap, CudaError> {
-        let element = if self.plan.gemm.dtype() == DType::F16 { Element::F16 } else { Element::Bf16 };
-        let swizzle = match box_tokens {
-            16 => Swizzle::B32,
-            32 => Swizzle::B64,
-            _ => Swizzle::B128,
-        };
-        let shape = [rows as u64, m as u64];
-        TensorMap::matrix(matrix, element, shape, m as u64, [box_rows as u32, box_tokens as u32], swizzle)
-    }
-
-    /// `turned[columns, rows] = matrix[rows, columns]`.
-    fn turn(
-        &self,
-        stream: &Stream,
-        matrix: &Buffer,
-        turned: &Buffer,
-        rows: usize,
-        columns: usize,
-    ) -> Result<(), Error> {
-        let mut turn = self.transpose.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = match &*turn {
-            Some(kernel) => kernel.clone(),
-            None => {
-                let generated = emit_transpose(self.plan.gemm.dtype());
-                let kernel = self.device.kernel(&source_of(&generated), &generated.name, &Options::default())?;
-                turn.insert(kernel).clone()
-            }
-        };
-        drop(turn);
-        let side = TRANSPOSE_SIDE as u32;
-        let shape = LaunchShape {
-            grid: [(columns as u32).div_ceil(side), (rows as u32).div_ceil(side), 1],
-            block: [side, 8, 1],
-            shared: 0,
-            overlap: false,
-        };
-        let arguments = [Arg::Buffer(matrix), Arg::Buffer(turned), Arg::I32(rows as i32), Arg::I32(columns as i32)];
-        // SAFETY: both buffers hold rows times columns elements (checked by `launch`, or allocated so); the kernel checks
-        // every place against both.
-        unsafe { kernel.launch(stream, &shape, &arguments)? };
-        Ok(())
     }
 
     /// Puts one call on a stream; the host does not wait.
@@ -447,65 +329,6 @@ impl CudaWeight {
         }
         inputs.bias.iter().try_for_each(|b| short("bias", b, n * 4))?;
         inputs.residual.iter().try_for_each(|r| short("residual", r, bytes_of(n)))
-    }
-
-    /// Puts a call whose operands are checked on a stream.
-    fn put(&self, stream: &Stream, inputs: &DeviceInputs<'_>, call: &Call) -> Result<(), Error> {
-        let (n, k, m) = (self.plan.pattern.n(), self.plan.pattern.k(), inputs.m);
-        let (gemm, element) = (&self.plan.gemm, self.plan.gemm.dtype().bytes());
-        let turned = match gemm.input() {
-            Layout::FeatureMajor => None,
-            // One token lies the same way in both.
-            Layout::TokenMajor if m == 1 => None,
-            Layout::TokenMajor => {
-                let x = stream.alloc(k * m * element)?;
-                self.turn(stream, inputs.x, &x, m, k)?;
-                Some(x)
-            }
-        };
-        // Hopper's kernels read and write features first.
-        let (other, residuals) = if call.output == gemm.output() {
-            (None, Vec::new())
-        } else {
-            let turned = |&residual: &&Buffer| -> Result<Buffer, Error> {
-                let features_first = stream.alloc(n * m * element)?;
-                self.turn(stream, residual, &features_first, m, n)?;
-                Ok(features_first)
-            };
-            (Some(stream.alloc(n * m * element)?), inputs.residual.iter().map(turned).collect::<Result<_, _>>()?)
-        };
-        let y = other.as_ref().unwrap_or(inputs.y);
-        let x = turned.as_ref().unwrap_or(inputs.x);
-        let map = |matrix, rows, boxes: [usize; 2]| {
-            if boxes.contains(&0) { Ok(None) } else { self.map(matrix, [rows, m], boxes).map(Some) }
-        };
-        let (x_map, y_map) = (map(x, k, [call.column_run, 64])?, map(y, n, [64, call.chunk])?);
-        let argument = |parameter: &Parameter| match *parameter {
-            Parameter::XMap => x_map.as_ref().map_or(Arg::Buffer(x), Arg::TensorMap),
-            Parameter::YMap => y_map.as_ref().map_or(Arg::Buffer(y), Arg::TensorMap),
-            Parameter::X => Arg::Buffer(x),
-            Parameter::Y => Arg::Buffer(y),
-            Parameter::Values => Arg::Buffer(&self.values),
-            Parameter::Positions => Arg::Buffer(self.positions.as_ref().unwrap_or(&self.values)),
-            Parameter::PositionsMap => call.positions.as_ref().map_or(Arg::Buffer(&self.values), Arg::TensorMap),
-            Parameter::Columns => Arg::Buffer(&self.columns),
-            Parameter::Begin => Arg::Buffer(&self.begin),
-            Parameter::Rows => Arg::Buffer(&self.row_list),
-            Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
-            Parameter::Residual(number) => Arg::Buffer(residuals.get(number).unwrap_or(inputs.residual[number])),
-            Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
-            Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { UNEVEN_BAND } else { BAND }),
-            Parameter::N => Arg::I32(n as i32),
-            Parameter::M => Arg::I32(m as i32),
-        };
-        let arguments: Vec<Arg<'_>> = call.parameters.iter().map(argument).collect();
-        // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
-        // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
-        unsafe { call.kernel.launch(stream, &call.shape, &arguments)? };
-        if let Some(features_first) = &other {
-            self.turn(stream, features_first, inputs.y, n, m)?;
-        }
-        Ok(())
     }
 }
 

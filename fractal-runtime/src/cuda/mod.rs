@@ -37,6 +37,7 @@
 
 mod backend;
 mod cache;
+mod call;
 pub(crate) mod choose;
 mod cubin;
 mod cublaslt;

@@ -154,7 +154,19 @@ impl KernelPlan {
         rows: usize,
         traits: Traits,
         tokens: usize,
+        cluster: [usize; 2],
+    ) -> Option<KernelConfig> {
+        self.hopper_with(rows, traits, tokens, cluster, self.stages(3..=6))
+    }
+
+    /// The same with some number of these stages.
+    fn hopper_with(
+        &self,
+        rows: usize,
+        traits: Traits,
+        tokens: usize,
         [split, share]: [usize; 2],
+        stages: RangeInclusive<usize>,
     ) -> Option<KernelConfig> {
         let intrinsic = match self.intrinsic {
             Intrinsic::MmaSync if self.hopper => Intrinsic::Wgmma,
@@ -173,7 +185,7 @@ impl KernelPlan {
             Some(_) => return None,
         };
         let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, ..base.clone() };
-        self.stages(3..=6).rev().map(with).find(|config| config.check().is_ok())
+        stages.rev().map(with).find(|config| config.check().is_ok())
     }
 
     /// The stages to try: the one number that is asked for, or all of these.
@@ -191,7 +203,8 @@ impl KernelPlan {
 
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
     pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
-        let base = self.hopper_config(rows, traits, 128, [1, 1])?;
+        // Its stages are smaller, so that more of them fit.
+        let base = self.hopper_with(rows, traits, 128, [1, 1], 3..=6)?;
         let resident = if steps <= 4 { 4 } else { 8 };
         let with = |stages| KernelConfig { resident, stages, ..base.clone() };
         self.stages(3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())

@@ -32,6 +32,9 @@ pub(super) struct Common<'a> {
     pub schedules: usize,
 }
 
+/// A weight on a device, and the product that it was loaded for.
+type Ran = (Layer, Gemm);
+
 /// One schedule of a tiling.
 pub(super) struct Ready {
     pub planned: Planned,
@@ -81,7 +84,7 @@ impl Common<'_> {
         let reference = Reference::new(&gemm, &pruned, self.inputs);
         let mask = gemm.pattern().mask(pruned.selection()).map_err(|error| told(&error))?;
         // Weights that are loaded already: by pattern, instruction and rows.
-        let mut loaded: Vec<(Pattern, KernelRequest, Result<(Layer, Gemm), String>)> = Vec::new();
+        let mut loaded: Vec<(Pattern, KernelRequest, Result<Ran, String>)> = Vec::new();
         for plan in planned {
             let tables = KernelRequest {
                 intrinsic: plan.request.intrinsic,
@@ -117,7 +120,7 @@ impl Common<'_> {
     }
 
     /// One schedule on a loaded weight, its kernel compiled.
-    fn ready(&self, planned: Planned, pruned: &Pruned, loaded: &Result<(Layer, Gemm), String>) -> Ready {
+    fn ready(&self, planned: Planned, pruned: &Pruned, loaded: &Result<Ran, String>) -> Ready {
         let kept = pruned.kept() as f64 / (pruned.pattern().n() * pruned.pattern().k()) as f64;
         let record = Record {
             context: self.context.clone(),
