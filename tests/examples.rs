@@ -163,3 +163,62 @@ fn minilm_refuses_bad_input_before_it_loads_a_model() {
         assert!(!text.contains("panicked"), "{arguments:?}: {text}");
     }
 }
+
+fn tune(arguments: &[&str]) -> Output {
+    Command::new(example("tune")).args(arguments).output().expect("the example starts")
+}
+
+#[test]
+fn tune_finds_a_front_and_goes_on_from_its_database() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("a temporary path is text").to_owned();
+    let (database, json, report) = (at("tuned.jsonl"), at("tuned.json"), at("tuned.html"));
+    let arguments = ["--shape", "70,96,33", "--device", "cpu", "--threads", "1", "--patterns", "12"];
+    let files = ["--database", &database, "--json", &json, "--report", &report];
+    let run = || {
+        let output = tune(&[&arguments[..], &files[..]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = std::fs::read_to_string(&json).expect("the file is there");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), serde_json::from_str::<Value>(&text).expect("JSON"))
+    };
+    let (told, first) = run();
+    assert!(told.contains("chosen: ") && told.contains("12 measured (0 from the database)"), "{told}");
+    let page = std::fs::read_to_string(&report).expect("the page is there");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    let lines = std::fs::read_to_string(&database).expect("the database is there");
+    assert!(lines.lines().count() >= 12 && lines.ends_with('\n'));
+    let front = first[0]["tuned"]["front"].as_array().expect("a list");
+    assert!(!front.is_empty());
+    // A line that is none is passed over, and told.
+    std::fs::write(&database, format!("{lines}no line\n")).expect("it can be written");
+    let output = tune(&[&arguments[..], &files[..]].concat());
+    assert!(stderr(&output).contains("passed over"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("12 measured (12 from the database)"));
+}
+
+#[test]
+fn tune_refuses_bad_input_before_it_searches() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "no layer: pass --shape n,k,m"),
+        (
+            &["--shape", "8,8,8", "--sparsity", "1", "--device", "cpu", "--no-database"],
+            "expected a sparsity from 0 to below 1",
+        ),
+        (&["--shape", "8,8,8", "--retained", "2", "--device", "cpu", "--no-database"], "expected retained importance"),
+        (&["--shape", "8,8,8", "--sparsity", "0.5", "--retained", "0.5"], "cannot be used with"),
+        (&["--shape", "8,8,8", "--time", "0"], "--time: expected seconds above 0"),
+        (&["--shape", "8,8,8", "--device", "tpu", "--no-database"], "expected cpu, cuda, cuda:1 or auto"),
+        (&["--shape", "8,8,8", "--json", "/no/such/directory/rows.json"], "cannot write"),
+        (&["--weights", "/no/such/file", "--tensor", "w", "--device", "cpu", "--no-database"], "/no/such/file"),
+        (&["calibrate", "--fit", "/no/such/file", "--out", "/tmp/unused.json"], "/no/such/file"),
+        (&["model", "--sparsity", "0"], "expected a share above 0 and below 1"),
+        (&["model", "--weights", "/no/such/model", "--device", "cpu"], "/no/such/model"),
+    ];
+    for (arguments, expected) in cases {
+        let output = tune(arguments);
+        let text = stderr(&output);
+        assert!(!output.status.success(), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}

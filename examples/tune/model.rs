@@ -31,6 +31,10 @@ pub fn run(args: &Model) -> Result<()> {
     for path in args.recipe.iter().chain(&args.picture) {
         json_file::check_writable(path)?;
     }
+    if !args.weights.exists() {
+        let weights = args.weights.display();
+        return Err(format!("no model at {weights}: run `python3 examples/fetch_minilm.py`, or pass --weights").into());
+    }
     let tuner = crate::open_tuner(&args.device, args.threads, args.database.as_ref(), false)?;
     let on_gpu = !tuner.device_name().starts_with("cpu");
     let dtype = if on_gpu { DType::F16 } else { DType::F32 };
