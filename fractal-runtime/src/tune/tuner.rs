@@ -476,7 +476,7 @@ mod tests {
             .map(|at| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let random = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
-                random * if at % k % 3 == 0 { 2.0 } else { 1.0 }
+                random * if (at % k).is_multiple_of(3) { 2.0 } else { 1.0 }
             })
             .collect();
         Tensor::from_f32(DType::F32, n, k, &values).unwrap()
