@@ -32,8 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "weights")]
     pub tensor: Option<String>,
     /// Tokens a call, for --weights
-    #[arg(long, default_value_t = 1024)]
-    pub m: usize,
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub m: u32,
     /// Storage type: f32, f16, bf16 [default: f16 on a GPU, f32 on a CPU]
     #[arg(long, value_parser = |name: &str| DType::from_name(name.trim()).ok_or("expected f32, f16 or bf16"))]
     pub dtype: Option<DType>,
@@ -79,7 +79,7 @@ pub struct Args {
     /// Write the results to this file, as a JSON list of one object a layer
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write a report of each layer, to FILE.html or FILE-n-k-m.html
+    /// Write a report of each layer, to FILE.html, or of several to FILE-1-n-k-m.html and so on
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
@@ -155,7 +155,7 @@ pub struct Calibrate {
           value_parser = |name: &str| DType::from_name(name.trim()).ok_or("expected f32, f16 or bf16"))]
     pub dtype: Vec<DType>,
     /// Write what was timed to this file, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "fit")]
     pub samples: Option<PathBuf>,
     /// Fit to these files of samples; nothing is timed
     #[arg(long, value_name = "FILE")]

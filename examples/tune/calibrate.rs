@@ -52,12 +52,11 @@ pub fn run(args: &Calibrate) -> Result<()> {
         json_file::check_writable(path)?;
     }
     let (device, gpu, samples) = if args.fit.is_empty() {
-        let index = args
-            .device
-            .strip_prefix("cuda:")
-            .unwrap_or("0")
-            .parse()
-            .map_err(|_| format!("--device {}: expected cuda or cuda:1", args.device))?;
+        let index = match args.device.as_str() {
+            "cuda" => Some(0),
+            other => other.strip_prefix("cuda:").and_then(|index| index.parse().ok()),
+        };
+        let index = index.ok_or_else(|| format!("--device {}: expected cuda or cuda:1", args.device))?;
         let gpu = CudaDevice::open(index)?;
         let samples = timed(args, &gpu)?;
         if let Some(path) = &args.samples {
@@ -68,6 +67,9 @@ pub fn run(args: &Calibrate) -> Result<()> {
         ("NVIDIA H200".into(), Gpu::H200, read(&args.fit)?)
     };
     let model = Calibration::fit(&device, gpu, &samples);
+    if model.samples().next().is_none() {
+        return Err(format!("{} samples teach nothing: expected at least 60 of a kind of kernel", samples.len()).into());
+    }
     for (kind, samples) in model.samples() {
         line(format_args!("{kind:?}: learned from {samples} kernels"));
     }
@@ -107,7 +109,11 @@ fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Sample>> {
         let path = path.as_ref();
         let wrong = |error: &dyn std::fmt::Display| format!("samples {}: {error}", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-        samples.extend(serde_json::from_str::<Vec<Sample>>(&text).map_err(|error| wrong(&error))?);
+        let read = serde_json::from_str::<Vec<Sample>>(&text).map_err(|error| wrong(&error))?;
+        if let Some(reason) = read.iter().find_map(|sample| sample.work.config.check().err()) {
+            return Err(wrong(&format!("a sample is of no kernel: {reason}")).into());
+        }
+        samples.extend(read);
     }
     Ok(samples)
 }

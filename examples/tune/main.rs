@@ -64,15 +64,22 @@ fn run(args: &Args) -> Result<()> {
     for path in args.json.iter().chain(&args.report) {
         json_file::check_writable(path)?;
     }
+    if args.json.is_some() && args.json == args.report {
+        return Err("--json and --report name one file; give them two".into());
+    }
     listen()?;
     let tuner = open_tuner(&args.device, args.threads, args.database.as_ref(), args.no_database)?;
     let gpu = args.device != "cpu" && !tuner.device_name().starts_with("cpu");
     let dtype = args.dtype.or(args.weights.is_none().then_some(if gpu { DType::F16 } else { DType::F32 }));
     let mut weights = Vec::new();
     if let (Some(path), Some(name)) = (&args.weights, &args.tensor) {
-        weights.push((Some(weight::read(path, name, dtype)?), args.m));
+        let (weight, m) = (weight::read(path, name, dtype)?, args.m as usize);
+        let sizes = format!("{},{},{m}", weight.rows(), weight.columns());
+        sizes.parse::<shapes::Shape>().map_err(|error| format!("--m {m}: {error}"))?;
+        weights.push((Some(weight), m));
     }
     let mut all = Vec::new();
+    let several = layers.len() + weights.len() > 1;
     let mut results = Vec::new();
     let jobs = weights.into_iter().chain(layers.iter().map(|shape| (None, shape.m)));
     for (at, (given, m)) in jobs.enumerate() {
@@ -88,15 +95,16 @@ fn run(args: &Args) -> Result<()> {
         };
         let tuned = tune(args, &tuner, &weight, m, &settings)?;
         let dense = if gpu { dense(args, &weight, m)? } else { None };
-        summary::print(&tuned, dense);
-        if let Some(path) = &args.report {
-            let scores: Vec<f32> = weight.to_f32().iter().map(|w| w.abs()).collect();
-            write_report(path, layers.len() > 1, &report::html(&tuned, &scores, dense), &tuned)?;
-        }
+        // Files first: printing may end the program, where nobody reads on.
         results.push(serde_json::json!({ "dense_us": dense, "tuned": tuned }));
         if let Some(path) = &args.json {
             json_file::write(path, &serde_json::Value::Array(results.clone()))?;
         }
+        if let Some(path) = &args.report {
+            let scores: Vec<f32> = weight.to_f32().iter().map(|w| w.abs()).collect();
+            write_report(path, several.then_some(at), &report::html(&tuned, &scores, dense), &tuned)?;
+        }
+        summary::print(&tuned, dense);
         all.push(tuned);
     }
     summary::print_all(&all);
@@ -104,11 +112,11 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// Whole or not at all; of several layers, each has a file of its own.
-fn write_report(path: &Path, several: bool, page: &str, tuned: &Tuned) -> Result<()> {
+fn write_report(path: &Path, number: Option<usize>, page: &str, tuned: &Tuned) -> Result<()> {
     let c = &tuned.context;
-    let path = if several {
+    let path = if let Some(number) = number {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        path.with_file_name(format!("{stem}-{}-{}-{}.html", c.n, c.k, c.m))
+        path.with_file_name(format!("{stem}-{}-{}-{}-{}.html", number + 1, c.n, c.k, c.m))
     } else {
         path.to_owned()
     };

@@ -28,6 +28,9 @@ pub fn run(args: &Model) -> Result<()> {
     if !(args.sparsity > 0.0 && args.sparsity < 1.0) {
         return Err(format!("--sparsity: expected a share above 0 and below 1, found {}", args.sparsity).into());
     }
+    if !(args.time > 0.0 && args.time <= 1e6) {
+        return Err(format!("--time: expected seconds above 0 and up to 1000000, found {}", args.time).into());
+    }
     for path in args.recipe.iter().chain(&args.picture) {
         json_file::check_writable(path)?;
     }
@@ -44,6 +47,11 @@ pub fn run(args: &Model) -> Result<()> {
         Some(path) => Recipe::read(path)?,
         None => tuned(args, &tuner, &model, &layers)?,
     };
+    let unknown: Vec<&str> =
+        recipe.layers.keys().map(String::as_str).filter(|name| !layers.iter().any(|l| l.name == *name)).collect();
+    if !unknown.is_empty() {
+        return Err(format!("the recipe is of another model, which has the layers {}", unknown.join(", ")).into());
+    }
     print(&recipe, &layers);
     if let Some(path) = &args.recipe {
         json_file::write(path, &serde_json::to_value(&recipe)?)?;
@@ -77,7 +85,7 @@ fn layers(model: &BertModel, dtype: DType, keep: f64) -> Result<Vec<Work>> {
 
 fn tuned(args: &Model, tuner: &Tuner, model: &BertModel, layers: &[Work]) -> Result<Recipe> {
     let settings = Settings {
-        time: Duration::from_secs_f64(args.time.clamp(0.1, 1e6)),
+        time: Duration::from_secs_f64(args.time),
         patterns: args.patterns as usize,
         schedules: 3,
         patience: 10,
@@ -253,8 +261,9 @@ fn compare(
     let what = if on_gpu { "linear layers as one CUDA graph, cuBLASLt for dense" } else { "the whole model" };
     line(format_args!("time of {what}, {tokens} tokens, {dtype}:"));
     let gpu = if on_gpu { Some(Gpu::new(model, dtype, tokens)?) } else { None };
-    let sentences: Vec<Vec<u32>> =
-        (0..tokens / 16).map(|s| (0..16).map(|t| (999 + s * 37 + t * 11) as u32 % 20_000).collect()).collect();
+    let sentences: Vec<Vec<u32>> = (0..tokens.div_ceil(16))
+        .map(|s| (0..16.min(tokens)).map(|t| (999 + s * 37 + t * 11) as u32 % 20_000).collect())
+        .collect();
     for way in &ways {
         let (dense, own) = match &gpu {
             Some(gpu) => gpu.time(&way.layers)?,

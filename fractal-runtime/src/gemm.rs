@@ -114,7 +114,7 @@ impl Gemm {
     }
 
     /// The same, run by the kernel that these statements ask for, on axes n, m, k and operands w, x:
-    /// `tile(m, 128); tensorize(n, m, k, mma_sync)`. They are checked after the pattern's own.
+    /// `tile(m, 128); tensorize(n, m, k, mma_sync)`. They are checked after the pattern's own, and replace what was asked before.
     ///
     /// # Errors
     /// [`GemmError::Schedule`]: everything that is wrong with the statements.
@@ -122,9 +122,16 @@ impl Gemm {
         let told = |error: &dyn std::fmt::Display| GemmError::Schedule(format!("`{statements}`: {error}"));
         let (n, k) = (self.pattern.n(), self.pattern.k());
         let program = Program::for_pattern(&self.pattern, self.dtype).map_err(|error| told(&error))?;
+        let known = program.directives().len();
         let own: String = program.directives().iter().map(|directive| format!("{directive}; ")).collect();
         let program =
             Program::for_pattern_text(&format!("{own}{statements}"), n, k, self.dtype).map_err(|error| told(&error))?;
+        let added = &program.directives()[program.directives().len().min(known)..];
+        if let Some(directive) = added.iter().find(|directive| directive.is_pattern()) {
+            return Err(told(&format!(
+                "`{directive}` changes the pattern; expected statements about the kernel alone"
+            )));
+        }
         let request = KernelRequest::of(&program).map_err(|error| told(&error))?;
         Ok(self.with_request(request))
     }

@@ -3,7 +3,7 @@
 use super::Dims;
 use super::operands::Operands;
 use super::scope::{Loop, Scope};
-use super::tensorize::{self, Illegal};
+use super::tensorize::{self, Illegal, Tiles};
 use crate::ast::{Name, Number, Op, Primitive};
 use crate::diagnostic::{At, Diagnostic, Errors, did_you_mean, quoted};
 use crate::directive::{Directive, Level, Memory};
@@ -29,7 +29,7 @@ pub(super) fn check(
         lost,
         errors,
         illegal: Vec::new(),
-        tiles: Vec::new(),
+        tiles: Tiles::default(),
         tensorize: None,
         seen: Vec::new(),
         ragged: false,
@@ -63,8 +63,7 @@ struct Checker<'a> {
     errors: &'a mut Errors,
     /// Primitives that tensor cores cannot run.
     illegal: Vec<Illegal>,
-    /// Tiles of m: the size and where it stands.
-    tiles: Vec<Number>,
+    tiles: Tiles,
     tensorize: Option<tensorize::Statement>,
     /// Choices that can be made once.
     seen: Vec<String>,
@@ -220,7 +219,9 @@ impl Checker<'_> {
         self.root("tile", axis, &[&axes.m, &axes.n, &axes.k])?;
         self.size("tile size", size)?;
         if self.scope.is_m(&axis.text) {
-            self.tiles.push(size);
+            self.tiles.tokens.push(size);
+        } else if axis.text == axes.n {
+            self.tiles.rows = Some(size);
         }
         Some(Directive::Tile { axis: axis.text.clone(), size: size.value })
     }

@@ -43,6 +43,15 @@ impl Illegal {
     }
 }
 
+/// Sizes of tiles, and where they stand.
+#[derive(Default)]
+pub(super) struct Tiles {
+    /// Of m.
+    pub tokens: Vec<Number>,
+    /// Of n.
+    pub rows: Option<Number>,
+}
+
 /// A `tensorize` whose names are known.
 pub(super) struct Statement {
     loops: [Name; 3],
@@ -120,7 +129,7 @@ pub(super) fn check(
     statement: &Statement,
     scope: &Scope<'_>,
     operands: &Operands,
-    tiles: &[Number],
+    tiles: &Tiles,
     illegal: &[Illegal],
     ragged: bool,
     errors: &mut Errors,
@@ -144,7 +153,12 @@ pub(super) fn check(
             .expected(format!("a multiple of {step}"))
             .found(found.to_string())
     };
-    if let Some(&last) = scope.family(&loops[0].text).last() {
+    // A tile of its own rows takes several of the pattern's, or a part of one.
+    if let Some(rows) = tiles.rows {
+        if rows.value % intrinsic.rows() != 0 {
+            errors.push(multiple("rows", intrinsic.rows(), rows.value).at(rows.at));
+        }
+    } else if let Some(&last) = scope.family(&loops[0].text).last() {
         let inner = &scope.order[last];
         if let Some(len) = inner.len
             && inner.inner
@@ -165,7 +179,7 @@ pub(super) fn check(
         let error = multiple("reduction steps", intrinsic.depth(), len);
         errors.push(error.help(format!("split by a multiple of {}", intrinsic.depth())).at(loops[2].at));
     }
-    for tile in tiles {
+    for tile in &tiles.tokens {
         if tile.value % intrinsic.token_step() != 0 {
             errors.push(multiple("tokens", intrinsic.token_step(), tile.value).at(tile.at));
         }
@@ -206,8 +220,8 @@ fn two_of_four(intrinsic: Intrinsic, scope: &Scope<'_>, at: At, errors: &mut Err
     let innermost = scope.order.iter().rev().find(|l| l.kind == AxisKind::Reduction);
     let Some(innermost) = innermost else { return };
     let found = match innermost.kept {
-        Some((Some(kept), Some(of))) if (kept, of) == (2, 4) => return,
-        Some((Some(2), None)) => return,
+        Some((Some(kept), Some(4))) if kept <= 2 => return,
+        Some((Some(kept), None)) if kept <= 2 => return,
         Some((Some(kept), Some(of))) => format!("`{}`, which keeps {kept} of {of}", innermost.name),
         Some(_) => format!("`{}`, which keeps another number", innermost.name),
         None => format!("`{}`, which keeps all", innermost.name),

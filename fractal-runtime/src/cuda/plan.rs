@@ -131,7 +131,9 @@ impl KernelPlan {
 
     /// Every `ffma` kernel on tables of `rows` rows.
     pub fn ffma_configs(&self, rows: usize, stored_zeros: bool, vector: usize) -> Vec<KernelConfig> {
-        let configs = CHOICES.iter().map(|&choice| self.ffma_config(rows, stored_zeros, vector, choice));
+        let stages = self.gemm.request().stages;
+        let asked = |&choice: &Choice| Choice { stages: stages.unwrap_or(choice.stages), ..choice };
+        let configs = CHOICES.iter().map(asked).map(|choice| self.ffma_config(rows, stored_zeros, vector, choice));
         configs.filter(|config| config.check().is_ok()).collect()
     }
 
@@ -276,7 +278,7 @@ impl KernelPlan {
             }
             configs.extend(DECODE_WIDTHS.into_iter().filter_map(|width| self.few_tokens(tables, m, gpu, &[width])));
         }
-        configs.retain(|config| config.check().is_ok() && self.gemm.request().admits(config));
+        configs.retain(|config| self.admits(config, gpu));
         configs
     }
 
@@ -290,7 +292,7 @@ impl KernelPlan {
         // No launch takes more.
         let m = m.min(MOST_TOKENS);
         let asked = self.gemm.request();
-        let admitted = |config: &KernelConfig| asked.admits(config) && config.check().is_ok();
+        let admitted = |config: &KernelConfig| self.admits(config, gpu);
         let hopper = || {
             let configs = self.hopper_family(tables).filter(|_| m.is_multiple_of(8)).filter(admitted);
             choose::cheapest(configs, load, m, gpu.sms)
@@ -324,6 +326,12 @@ impl KernelPlan {
             }
         }
         hopper().ok_or_else(|| self.no_kernel(tables, m, gpu))
+    }
+
+    /// Whether the configuration is a kernel that is asked for and that the GPU has room for.
+    fn admits(&self, config: &KernelConfig, gpu: Gpu) -> bool {
+        let fits = config.shared_bytes() <= gpu.shared_per_block;
+        fits && config.check().is_ok() && self.gemm.request().admits(config)
     }
 
     /// Whether nothing but Hopper's own kernels may run.

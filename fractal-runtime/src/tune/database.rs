@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, ErrorKind, Read as _, Seek, SeekFrom, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use super::record::{Context, Record};
 #[non_exhaustive]
 pub enum DatabaseError {
     /// There is something else in the file's place.
-    #[error("database `{}`: expected a file, found {found}; pass the path of a file", .path.display())]
+    #[error("database `{}`: expected a file of records, or none yet, found {found}; pass another path", .path.display())]
     NotAFile {
         /// The path that was given.
         path: PathBuf,
@@ -100,6 +100,12 @@ impl Database {
             check_folder(path)?;
         }
         let skipped = database.refresh()?;
+        let state = database.lock();
+        if state.records.is_empty() && state.position > 0 && !begins_as_ours(path) {
+            let (path, found) = (path.to_owned(), "a file of another kind, to which nothing will be added");
+            return Err(DatabaseError::NotAFile { path, found });
+        }
+        drop(state);
         Ok((database, skipped))
     }
 
@@ -284,6 +290,14 @@ fn check_is_file(path: &Path, metadata: &Metadata) -> Result<(), DatabaseError> 
         _ => "a device or pipe",
     };
     Err(DatabaseError::NotAFile { path: path.to_owned(), found })
+}
+
+/// Whether the file begins as a database does, or as one whose first line was torn.
+fn begins_as_ours(path: &Path) -> bool {
+    const BEGIN: &[u8] = b"{\"format\"";
+    let mut begin = [0; BEGIN.len()];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read(&mut begin)).unwrap_or(0);
+    BEGIN.starts_with(&begin[..read])
 }
 
 /// Fails now where the first append would fail after a measurement: tries to write into the folder, or into the nearest

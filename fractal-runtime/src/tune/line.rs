@@ -88,6 +88,10 @@ fn check_numbers(record: &Record) -> Result<(), String> {
     }
     match numbers.into_iter().find(|(_, number)| !number.is_finite() || *number < 0.0) {
         Some((field, number)) => Err(format!("expected a finite `{field}` of at least 0, found {number}")),
+        // With room for the rounding of sums.
+        None if record.retained > 1.001 || record.density > 1.001 => {
+            Err(format!("expected parts of 1, found retained {} and density {}", record.retained, record.density))
+        }
         None => Ok(()),
     }
 }

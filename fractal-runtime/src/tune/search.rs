@@ -142,7 +142,7 @@ impl<'a, 'b> Search<'a, 'b> {
     ) -> Result<Option<Stop>, TuneError> {
         progress.patterns += 1;
         let (on, better) = self.one(candidate, prepared, progress.patterns)?;
-        progress.since = if better || candidate.fixed { 0 } else { progress.since + 1 };
+        progress.since = if better || candidate.must { 0 } else { progress.since + 1 };
         Ok(match () {
             () if !on => Some(Stop::Asked),
             () if begin.elapsed() > settings.time => Some(Stop::Time),

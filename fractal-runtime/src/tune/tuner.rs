@@ -5,7 +5,7 @@
 //! database at once, so that a search that is ended goes on where it was.
 
 use super::estimate::Estimator;
-use super::measure::Inputs;
+use super::measure::{Inputs, cpu_time};
 use super::prepare::Common;
 use super::schedules::Model;
 use super::search::Search;
@@ -15,7 +15,7 @@ use crate::cuda::CudaDevice;
 use crate::device::Device;
 use crate::error::Error;
 use crate::gemm::Gemm;
-use crate::prune::{Importance, PruneError};
+use crate::prune::{Importance, Magnitude, PruneError, prune};
 use crate::tensor::Tensor;
 use fractal_dsl::pattern::{Pattern, PatternError};
 use fractal_dsl::{EpilogueOp, Layout};
@@ -210,6 +210,8 @@ pub struct Tuner {
 pub(super) struct Candidate {
     pub tiling: Tiling,
     pub fixed: bool,
+    /// It is measured whatever was found before.
+    pub must: bool,
     retained: f64,
     expected: f64,
 }
@@ -288,7 +290,7 @@ impl Tuner {
             .with_epilogue(&problem.epilogue)
             .with_layouts(problem.layouts.0, problem.layouts.1);
         let context = self.context(problem, &weights, &scores);
-        let (candidates, all) = self.candidates(&gemm, &scores, problem.m, goal, settings, listen)?;
+        let (candidates, all) = self.candidates((&gemm, &scores, problem.m), goal, settings, begin, listen)?;
         let promising = candidates.len();
         listen(Event::Promising(promising.min(settings.patterns)));
         let inputs = Inputs::random(&gemm, problem.m)?;
@@ -312,7 +314,7 @@ impl Tuner {
         }
         let measured = search.measured();
         let front = front_of(&measured);
-        let chosen = goal.choose(&front, &measured);
+        let chosen = goal.choose(&front);
         let seconds = begin.elapsed().as_secs_f64();
         Ok(Tuned { context, goal, chosen, front, measured, tilings: all, promising, stop, seconds })
     }
@@ -320,11 +322,10 @@ impl Tuner {
     /// What is worth measuring, the fixed patterns first, then best first; and how many tilings there were.
     fn candidates(
         &self,
-        gemm: &Gemm,
-        scores: &[f32],
-        m: usize,
+        (gemm, scores, m): (&Gemm, &[f32], usize),
         goal: Goal,
         settings: &Settings,
+        begin: Instant,
         listen: &mut dyn FnMut(Event<'_>) -> bool,
     ) -> Result<(Vec<Candidate>, usize), TuneError> {
         let (n, k) = (gemm.pattern().n(), gemm.pattern().k());
@@ -337,12 +338,15 @@ impl Tuner {
                 Some(model) => model.least(&gemm.clone().with_pattern(pattern), m),
                 None => cpu_cost(&pattern, m),
             };
-            Some(Candidate { tiling: tiling.clone(), fixed: *fixed, retained, expected })
+            Some(Candidate { tiling: tiling.clone(), fixed: *fixed, must: false, retained, expected })
         };
+        // Without a cost model, expectations are no times.
+        let scale =
+            if model.is_none() && matches!(goal, Goal::Microseconds(_)) { self.cpu_scale(gemm, m)? } else { 1.0 };
         let wanted = |c: &Candidate| match goal {
             Goal::Sparsity(_) => true,
             Goal::Retained(floor) => c.retained >= floor - 0.004,
-            Goal::Microseconds(most) => c.expected <= 1.3 * most,
+            Goal::Microseconds(most) => scale * c.expected <= 1.5 * most,
         };
         let (mut candidates, mut count, mut scored): (Vec<Candidate>, usize, usize) = (Vec::new(), 0, 0);
         // Tilings that retain enough already: to keep more of them would be slower.
@@ -358,11 +362,13 @@ impl Tuner {
             let of_keep: Vec<_> = of_keep.into_iter().map(|t| (t.clone(), known.contains(&t))).collect();
             count += of_keep.len();
             // In parts, so that the listener hears of it.
-            for part in of_keep.chunks(48) {
+            for part in of_keep.chunks(24) {
                 let found: Vec<Candidate> = part.par_iter().filter_map(one).collect();
                 scored += part.len();
                 candidates.extend(found.into_iter().filter(wanted));
-                if !listen(Event::Scored(scored, count)) {
+                // Measuring needs time, too.
+                let late = begin.elapsed() > settings.time / 2 && !candidates.is_empty();
+                if !listen(Event::Scored(scored, count)) || late {
                     break 'all;
                 }
             }
@@ -370,13 +376,32 @@ impl Tuner {
                 enough.extend(candidates.iter().map(|c| c.tiling.shape()));
             }
         }
+        // Of one sparsity, every pattern of the literature is measured; of several, that would be all that is.
+        let every_fixed = matches!(goal, Goal::Sparsity(_));
         // Estimates are that uncertain.
         let beaten = |a: &Candidate, b: &Candidate| b.retained > a.retained * 1.005 && b.expected < a.expected * 0.85;
-        let dominated: Vec<bool> =
-            candidates.par_iter().map(|a| !a.fixed && candidates.iter().any(|b| beaten(a, b))).collect();
+        let dominated: Vec<bool> = candidates
+            .par_iter()
+            .map(|a| !(a.fixed && every_fixed) && candidates.iter().any(|b| beaten(a, b)))
+            .collect();
         let mut at = dominated.iter();
         candidates.retain(|_| !at.next().copied().unwrap_or(false));
-        Ok((layers(candidates), count))
+        match goal {
+            Goal::Sparsity(_) => candidates = layers(candidates),
+            Goal::Retained(_) => candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected)),
+            Goal::Microseconds(_) => candidates.sort_by(|a, b| b.retained.total_cmp(&a.retained)),
+        }
+        candidates.iter_mut().for_each(|c| c.must = c.fixed && every_fixed);
+        Ok((candidates, count))
+    }
+
+    /// Microseconds a unit of [`cpu_cost`]: of the dense product.
+    fn cpu_scale(&self, gemm: &Gemm, m: usize) -> Result<f64, TuneError> {
+        let (n, k) = (gemm.pattern().n(), gemm.pattern().k());
+        let ones = Tensor::from_f32(gemm.dtype(), n, k, &vec![1.0; n * k]).map_err(Error::from)?;
+        let layer = self.device.compile(gemm)?.load(&prune(gemm.pattern(), &ones, &Magnitude)?)?;
+        let time = cpu_time(gemm, &layer, &Inputs::random(gemm, m)?)?;
+        Ok(time / cpu_cost(gemm.pattern(), m).max(1e-9))
     }
 }
 
@@ -431,12 +456,13 @@ impl Goal {
         match self {
             Goal::Sparsity(sparsity) => vec![1.0 - sparsity],
             // The least first; at last everything, which retains all.
-            _ => (1..=16).map(|sixteenths| f64::from(sixteenths) / 16.0).collect(),
+            Goal::Retained(_) => (1..=16).map(|sixteenths| f64::from(sixteenths) / 16.0).collect(),
+            Goal::Microseconds(_) => (1..=16).rev().map(|sixteenths| f64::from(sixteenths) / 16.0).collect(),
         }
     }
 
     /// The best for it. Of one sparsity: the fastest that retains 95 % of the most that any retains.
-    fn choose(self, front: &[Measured], measured: &[Measured]) -> Option<Measured> {
+    fn choose(self, front: &[Measured]) -> Option<Measured> {
         let fastest = |floor: f64| {
             let there = front.iter().filter(|m| m.record.retained >= floor);
             there.min_by(|a, b| {
@@ -449,10 +475,8 @@ impl Goal {
                 fastest(0.95 * most)
             }
             Goal::Retained(floor) => fastest(floor),
-            Goal::Microseconds(most) => {
-                let there = measured.iter().filter(|m| m.record.microseconds().is_some_and(|t| t <= most));
-                there.max_by(|a, b| a.record.retained.total_cmp(&b.record.retained))
-            }
+            // Its most important comes first.
+            Goal::Microseconds(most) => front.iter().find(|m| m.record.microseconds().is_some_and(|t| t <= most)),
         };
         chosen.cloned()
     }
@@ -467,7 +491,6 @@ fn front_of(measured: &[Measured]) -> Vec<Measured> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prune::Magnitude;
     use fractal_dsl::DType;
 
     fn weight(n: usize, k: usize) -> Tensor {

@@ -121,17 +121,25 @@ fn what_is_no_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let error = message(Database::open(folder.path()));
-    let expected = "expected a file, found a folder; pass the path of a file";
+    let expected = "expected a file of records, or none yet, found a folder; pass another path";
     assert_eq!(error, format!("database `{}`: {expected}", folder.path().display()));
-    assert!(message(Database::open(Path::new(""))).contains("expected a file, found no name of a file"));
+    assert!(
+        message(Database::open(Path::new("")))
+            .contains("expected a file of records, or none yet, found no name of a file")
+    );
     fs::write(&path, "").unwrap();
     let error = message(Database::open(&path.join("below")));
     assert!(error.contains("cannot open it") && error.ends_with("; pass another path"), "{error}");
     #[cfg(unix)]
     {
         let error = message(Database::open(Path::new("/dev/zero")));
-        assert!(error.contains("expected a file, found a device or pipe"), "{error}");
+        assert!(error.contains("expected a file of records, or none yet, found a device or pipe"), "{error}");
     }
+    // A file of another kind is not added to.
+    let other = folder.path().join("weights.safetensors");
+    fs::write(&other, "other bytes\nthan records\n").unwrap();
+    assert!(message(Database::open(&other)).contains("found a file of another kind, to which nothing will be added"));
+    assert_eq!(fs::read_to_string(&other).unwrap(), "other bytes\nthan records\n");
     // One that comes after the opening.
     let mut database = open(&path);
     fs::remove_file(&path).unwrap();

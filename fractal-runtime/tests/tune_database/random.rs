@@ -57,7 +57,7 @@ fn any_record() -> impl Strategy<Value = Record> {
             error
         }),
     ];
-    let numbers = (number(), number(), number());
+    let numbers = (0.0f64..=1.0, 0.0f64..=1.0, number());
     (any_context(), prop::collection::vec(directive, 0..4), request, numbers, outcome).prop_map(
         |(context, pattern, request, (retained, density, expected), outcome)| Record {
             context,
