@@ -389,7 +389,11 @@ impl Tuner {
         match goal {
             Goal::Sparsity(_) => candidates = layers(candidates),
             Goal::Retained(_) => candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected)),
-            Goal::Microseconds(_) => candidates.sort_by(|a, b| b.retained.total_cmp(&a.retained)),
+            // What should be fast enough, the most important first; then what may be, the fastest first.
+            Goal::Microseconds(most) => candidates.sort_by(|a, b| {
+                let late = |c: &Candidate| if scale * c.expected <= most { 0.0 } else { c.expected };
+                late(a).total_cmp(&late(b)).then(b.retained.total_cmp(&a.retained))
+            }),
         }
         candidates.iter_mut().for_each(|c| c.must = c.fixed && every_fixed);
         Ok((candidates, count))
