@@ -389,6 +389,11 @@ impl Tuner {
         match goal {
             Goal::Sparsity(_) => candidates = layers(candidates),
             Goal::Retained(_) => candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected)),
+            // Expectations are rough: some of all importances, ever closer.
+            Goal::Microseconds(_) if model.is_none() => {
+                candidates.sort_by(|a, b| b.retained.total_cmp(&a.retained));
+                candidates = spread(candidates);
+            }
             // What should be fast enough, the most important first; then what may be, the fastest first.
             Goal::Microseconds(most) => candidates.sort_by(|a, b| {
                 let late = |c: &Candidate| if scale * c.expected <= most { 0.0 } else { c.expected };
@@ -425,6 +430,14 @@ fn layers(candidates: Vec<Candidate>) -> Vec<Candidate> {
         rest = others;
     }
     ranked
+}
+
+/// In an order in which any number from the beginning is spread over all: that of their reversed bits.
+fn spread<T>(list: Vec<T>) -> Vec<T> {
+    let bits = usize::BITS - list.len().leading_zeros();
+    let mut places: Vec<(usize, T)> = list.into_iter().enumerate().collect();
+    places.sort_by_key(|(at, _)| at.reverse_bits() >> (usize::BITS - bits.max(1)));
+    places.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// Multiply-adds, since the CPU's own plan is made of the packed weight.
@@ -542,6 +555,13 @@ mod tests {
         let within = tuner.tune(&problem(&weight), Goal::Microseconds(slowest), &settings, &mut |_| true).unwrap();
         let most = within.measured.iter().map(|m| m.record.retained).fold(0.0, f64::max);
         assert!(within.chosen.expect("all are fast enough").record.retained >= most - 1e-9);
+    }
+
+    #[test]
+    fn a_beginning_is_spread_over_all() {
+        assert_eq!(spread((0..8).collect()), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(spread((0..5).collect()), [0, 4, 2, 1, 3]);
+        assert_eq!(spread(Vec::<u8>::new()), [0u8; 0]);
     }
 
     #[test]
