@@ -115,9 +115,10 @@ fn labels(page: &str) -> Vec<(f64, f64, &str)> {
 
 #[test]
 fn labels_of_the_plot_do_not_overlap() {
-    let page = report::html(&tuned(Goal::Retained(0.3)), &scores(), Some(20.0));
+    let page = report::html(&tuned(Goal::Sparsity(0.5)), &scores(), Some(20.0));
     let labels = labels(&page);
-    assert!(labels.len() > 5, "{labels:?}");
+    // Those that find no room are left out: which do depends on the times.
+    assert!(labels.len() > 2, "{labels:?}");
     for (number, a) in labels.iter().enumerate() {
         for b in &labels[..number] {
             let width = |label: &(f64, f64, &str)| 6.0 * label.2.len() as f64;
