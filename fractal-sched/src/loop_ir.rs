@@ -267,3 +267,20 @@ pub struct TableInfo {
     /// The greatest entry.
     pub max: u32,
 }
+
+impl LoopIr {
+    /// Whether the columns of some tile come in groups of four, in tiles of at least 16 rows: what 2-of-4 instructions take.
+    pub fn columns_in_fours(&self) -> bool {
+        fn any(stmts: &[Stmt]) -> bool {
+            stmts.iter().any(|stmt| match stmt {
+                Stmt::For { body, .. } | Stmt::If { body, .. } => any(body),
+                Stmt::Mma { weights, .. } => {
+                    let rows = weights.rows.iter().map(|l| if let Expr::Int(e) = l.extent { e } else { 1 });
+                    rows.product::<i64>() >= 16 && weights.columns.last().is_some_and(|l| l.extent == Expr::Int(4))
+                }
+                _ => false,
+            })
+        }
+        any(&self.body)
+    }
+}

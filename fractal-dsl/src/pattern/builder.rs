@@ -158,6 +158,19 @@ impl Pattern {
         }
     }
 
+    /// Whether the finest skip keeps at most two of four columns, as sparse tensor cores take them.
+    pub fn keeps_two_of_four(&self) -> bool {
+        let skip = self.steps.iter().enumerate().rfind(|(_, step)| matches!(step, Step::Skip { .. }));
+        skip.is_some_and(|(number, step)| match step {
+            Step::Skip { axis, .. } => {
+                let axis = self.axis(*axis);
+                let kept = self.kept_per_region(number);
+                axis.len == 4 && axis.kind == AxisKind::Reduction && kept.is_some_and(|kept| kept <= 2)
+            }
+            _ => false,
+        })
+    }
+
     /// The rules of GPU kernels that this pattern breaks, as sentences; empty where it is legal.
     ///
     /// A spatial loop inside a reduction loop may not be skipped, and a spatial and a reduction loop may not be joined

@@ -1,43 +1,12 @@
 //! Tiles of a weight and a number of tokens -> how `ffma` kernels divide them over the GPU: the least expected time.
 
 use super::DeviceInfo;
-use fractal_sched::codegen::{Division, KernelConfig};
-
-/// One way to divide: tokens a block, stages, and the rest.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
-    /// Tokens a block.
-    pub tokens: usize,
-    /// Stages of shared memory.
-    pub stages: usize,
-    /// Rows, warps and groups.
-    pub division: Division,
-}
-
-/// Rows x tokens of a block and of a warp, groups, columns a stage, stages.
-const fn choice(block: (usize, usize), warp: (usize, usize), groups: usize, columns: usize, stages: usize) -> Choice {
-    Choice { tokens: block.1, stages, division: Division { rows: block.0, warp, groups, columns } }
-}
-
-/// What is chosen from: the first is for large results; slabs of tiles and groups of warps fill the GPU where there are few
-/// results or few columns. Tables of fewer rows have the later ones.
-pub const CHOICES: &[Choice] = &[
-    choice((128, 128), (64, 32), 1, 32, 3),
-    choice((64, 64), (64, 32), 4, 64, 3),
-    choice((64, 64), (64, 32), 2, 32, 3),
-    choice((64, 48), (64, 48), 8, 64, 3),
-    choice((64, 32), (64, 32), 4, 64, 3),
-    choice((32, 128), (32, 64), 2, 32, 3),
-    choice((32, 48), (32, 48), 4, 32, 4),
-    choice((32, 32), (32, 32), 8, 64, 3),
-    choice((32, 32), (32, 32), 4, 32, 4),
-    choice((16, 64), (16, 64), 8, 64, 3),
-];
+use fractal_sched::codegen::{FFMA_BLOCKS, FfmaBlock, KernelConfig};
 
 /// The first choice for tables of `rows` rows with blocks of at most that many tokens, where no GPU is known.
-pub fn default_choice(rows: usize, tokens: usize) -> Choice {
-    let mut fitting = CHOICES.iter().filter(|c| rows.is_multiple_of(c.division.rows));
-    let last = fitting.clone().next_back().unwrap_or(&CHOICES[0]);
+pub fn default_choice(rows: usize, tokens: usize) -> FfmaBlock {
+    let mut fitting = FFMA_BLOCKS.iter().filter(|c| rows.is_multiple_of(c.division.rows));
+    let last = fitting.clone().next_back().unwrap_or(&FFMA_BLOCKS[0]);
     *fitting.find(|c| c.tokens <= tokens).unwrap_or(last)
 }
 

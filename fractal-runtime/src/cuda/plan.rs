@@ -2,17 +2,16 @@
 //! runs for how many tokens.
 
 use super::choose::{self, Load};
-use super::divide::{CHOICES, Choice, Gpu, default_choice, least_time};
+use super::divide::{Gpu, default_choice, least_time};
 use super::tiles::{DeviceTiles, choose_rows, lay_out, shares_blocks};
 use crate::backend::lower_checked;
 use crate::error::Error;
 use crate::gemm::Gemm;
 use crate::prune::{PruneError, Pruned};
 use crate::record::{RecordedTile, record_tiles};
-use fractal_dsl::pattern::{AxisKind, Packed, Pattern, Step};
+use fractal_dsl::pattern::{Packed, Pattern};
 use fractal_dsl::{DType, Intrinsic, Layout};
-use fractal_sched::codegen::{CudaSource, Decode, KernelConfig, Provenance, emit};
-use fractal_sched::loop_ir::{Expr, Stmt};
+use fractal_sched::codegen::{CudaSource, Decode, FFMA_BLOCKS, FfmaBlock, KernelConfig, Provenance, emit};
 use fractal_sched::{Form, KernelRequest, LoopIr};
 use std::ops::RangeInclusive;
 
@@ -56,9 +55,9 @@ impl KernelPlan {
             lower_checked(&Gemm::new(pattern.clone(), gemm.dtype()), Form::Condensed, 1).map(|ir| (pattern.clone(), ir))
         };
         let groups =
-            if tensor_core && may_be(Intrinsic::is_sparse) && two_of_four(&own) { own.coarser() } else { None };
+            if tensor_core && may_be(Intrinsic::is_sparse) && own.keeps_two_of_four() { own.coarser() } else { None };
         let sparse = match groups {
-            Some(pattern) => Some(lowered(&pattern)?).filter(|(_, ir)| groups_of_four(&ir.body)),
+            Some(pattern) => Some(lowered(&pattern)?).filter(|(_, ir)| ir.columns_in_fours()),
             None => None,
         };
         let (intrinsic, (pattern, ir)) = match sparse {
@@ -132,13 +131,13 @@ impl KernelPlan {
     /// Every `ffma` kernel on tables of `rows` rows.
     pub fn ffma_configs(&self, rows: usize, stored_zeros: bool, vector: usize) -> Vec<KernelConfig> {
         let stages = self.gemm.request().stages;
-        let asked = |&choice: &Choice| Choice { stages: stages.unwrap_or(choice.stages), ..choice };
-        let configs = CHOICES.iter().map(asked).map(|choice| self.ffma_config(rows, stored_zeros, vector, choice));
+        let asked = |&choice: &FfmaBlock| FfmaBlock { stages: stages.unwrap_or(choice.stages), ..choice };
+        let configs = FFMA_BLOCKS.iter().map(asked).map(|choice| self.ffma_config(rows, stored_zeros, vector, choice));
         configs.filter(|config| config.check().is_ok()).collect()
     }
 
     /// The configuration of an `ffma` kernel for tables of `rows` rows, with this division.
-    fn ffma_config(&self, rows: usize, stored_zeros: bool, vector: usize, choice: Choice) -> KernelConfig {
+    fn ffma_config(&self, rows: usize, stored_zeros: bool, vector: usize, choice: FfmaBlock) -> KernelConfig {
         KernelConfig {
             tokens: choice.tokens,
             step: 16,
@@ -444,31 +443,6 @@ fn can_run(asked: Intrinsic, gemm: &Gemm, sm: u32) -> Result<(), Error> {
         format!("{asked} is of sm_{}{only}, and this GPU is sm_{sm}", asked.min_sm())
     };
     Err(refused(gemm, reason, format!("it runs {} with {}", gemm.dtype(), there.join(", "))))
-}
-
-/// Whether the finest skip keeps at most two of four columns.
-fn two_of_four(pattern: &Pattern) -> bool {
-    let skip = pattern.steps().iter().enumerate().rfind(|(_, s)| matches!(s, Step::Skip { .. }));
-    skip.is_some_and(|(number, step)| match step {
-        Step::Skip { axis, .. } => {
-            pattern.axis(*axis).len == 4
-                && pattern.axis(*axis).kind == AxisKind::Reduction
-                && pattern.kept_per_region(number).is_some_and(|kept| kept <= 2)
-        }
-        _ => false,
-    })
-}
-
-/// Whether the tile's columns come in groups of four, in tiles of at least 16 rows.
-fn groups_of_four(stmts: &[Stmt]) -> bool {
-    stmts.iter().any(|stmt| match stmt {
-        Stmt::For { body, .. } | Stmt::If { body, .. } => groups_of_four(body),
-        Stmt::Mma { weights, .. } => {
-            let rows = weights.rows.iter().map(|l| if let Expr::Int(e) = l.extent { e } else { 1 }).product::<i64>();
-            rows >= 16 && weights.columns.last().is_some_and(|l| l.extent == Expr::Int(4))
-        }
-        _ => false,
-    })
 }
 
 /// What a weight's tables have that Hopper's kernels can make use of.

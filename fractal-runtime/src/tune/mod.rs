@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | space | sizes, keep ratio | tilings, and what each level skips | `space` |
 //! | estimate | a tiling, scores | retained importance, of a sample of rows | `estimate` |
+//! | candidates | scores, a goal | tilings worth measuring, in their order | `candidates` |
 //! | schedules | a pattern | equal patterns with kernels, cheapest first | `schedules` |
 //! | model | kernel, tables, tokens | microseconds expected | `model`, `calibration` |
 //! | calibrate | a GPU | timed kernels for the model | `calibrate` |
@@ -15,6 +16,7 @@
 
 pub mod calibrate;
 mod calibration;
+mod candidates;
 mod database;
 mod estimate;
 mod front;

@@ -53,21 +53,21 @@ pub(super) struct Prepared {
 
 impl Common<'_> {
     /// Everything for one tiling, or why it cannot be had.
-    pub fn prepare(&self, tiling: &Tiling) -> Result<Prepared, String> {
+    pub fn prepare(&self, tiling: &Tiling, expected: f64) -> Result<Prepared, String> {
         let told = |error: &dyn std::fmt::Display| format!("{tiling}: {error}");
         let (n, k) = (self.gemm.pattern().n(), self.gemm.pattern().k());
         let pattern = tiling.pattern(n, k).map_err(|error| told(&error))?;
         let gemm = self.gemm.clone().with_pattern(pattern.clone());
-        let own = Planned { pattern, request: KernelRequest::default(), expected: 0.0, rules: Vec::new() };
+        let own = Planned { pattern, request: KernelRequest::default(), expected, rules: Vec::new() };
         let mut planned = match self.model {
             Some(model) => {
-                let expected = model.least(&gemm, self.inputs.m);
                 let mut planned = model.plans(&gemm, self.inputs.m, self.schedules);
                 // What the runtime would choose by itself.
-                planned.insert(0, Planned { expected, ..own });
+                planned.insert(0, own);
                 planned
             }
-            None => vec![own],
+            // Expectations of a CPU are no times.
+            None => vec![Planned { expected: 0.0, ..own }],
         };
         let mut ready = Vec::new();
         planned.retain(|plan| {
@@ -82,7 +82,6 @@ impl Common<'_> {
         }
         let pruned = prune_by(gemm.pattern(), self.weights, gemm.dtype(), self.scores).map_err(|error| told(&error))?;
         let reference = Reference::new(&gemm, &pruned, self.inputs);
-        let mask = gemm.pattern().mask(pruned.selection()).map_err(|error| told(&error))?;
         // Weights that are loaded already: by pattern, instruction and rows.
         let mut loaded: Vec<(Pattern, KernelRequest, Result<Ran, String>)> = Vec::new();
         for plan in planned {
@@ -94,7 +93,7 @@ impl Common<'_> {
             let at = loaded.iter().position(|(pattern, request, _)| *pattern == plan.pattern && *request == tables);
             let at = at.unwrap_or_else(|| {
                 let gemm = gemm.clone().with_pattern(plan.pattern.clone()).with_request(tables);
-                let layer = self.load(&gemm, &pruned, &mask);
+                let layer = self.load(&gemm, &pruned);
                 loaded.push((plan.pattern.clone(), tables, layer.map(|layer| (layer, gemm))));
                 loaded.len() - 1
             });
@@ -108,12 +107,13 @@ impl Common<'_> {
         Ok(Prepared { ready, reference: Some(reference) })
     }
 
-    fn load(&self, gemm: &Gemm, pruned: &Pruned, mask: &fractal_dsl::pattern::Mask) -> Result<Layer, String> {
+    fn load(&self, gemm: &Gemm, pruned: &Pruned) -> Result<Layer, String> {
         let packed;
         let weight = if gemm.pattern() == pruned.pattern() {
             pruned
         } else {
-            packed = pack_masked(gemm.pattern(), self.weight, mask).map_err(|error| error.to_string())?;
+            let mask = pruned.pattern().mask(pruned.selection()).map_err(|error| error.to_string())?;
+            packed = pack_masked(gemm.pattern(), self.weight, &mask).map_err(|error| error.to_string())?;
             &packed
         };
         self.device.compile(gemm).and_then(|kernel| kernel.load(weight)).map_err(|error| error.to_string())

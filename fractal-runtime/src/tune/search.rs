@@ -1,10 +1,11 @@
 //! The measuring part of a search: candidates in their order, prepared beside it on other threads -> what was measured.
 
+use super::candidates::Candidate;
 use super::measure::{Reference, cpu_time, on_cpu, on_gpu};
 use super::prepare::{Common, Prepared, Ready};
 use super::record::{Outcome, Record};
 use super::stopwatch::Stopwatch;
-use super::tuner::{Candidate, Event, Measured, Settings, Stop, TuneError, Tuner};
+use super::tuner::{Event, Measured, Settings, Stop, TuneError, Tuner};
 use crate::device::Layer;
 use crate::gemm::Gemm;
 use fractal_sched::codegen::KernelConfig;
@@ -65,7 +66,7 @@ impl<'a, 'b> Search<'a, 'b> {
             // On a CPU, preparing would take from what is measured.
             let mut stop = None;
             for candidate in candidates {
-                let prepared = self.common.prepare(&candidate.tiling);
+                let prepared = self.common.prepare(&candidate.tiling, candidate.expected);
                 stop = self.step(candidate, prepared, settings, begin, &mut progress)?;
                 if stop.is_some() {
                     break;
@@ -101,9 +102,9 @@ impl<'a, 'b> Search<'a, 'b> {
                             return;
                         }
                         let start = Instant::now();
-                        let tiling = &candidates[at].tiling;
+                        let Candidate { tiling, expected, .. } = &candidates[at];
                         // A fault of one pattern is no fault of the search.
-                        let prepared = catch_unwind(AssertUnwindSafe(|| common.prepare(tiling)));
+                        let prepared = catch_unwind(AssertUnwindSafe(|| common.prepare(tiling, *expected)));
                         let prepared = prepared.unwrap_or_else(|_| Err(format!("{tiling}: preparing it panicked")));
                         longest.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
                         if sender.send((at, prepared)).is_err() {

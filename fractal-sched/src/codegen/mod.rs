@@ -7,6 +7,7 @@
 //! | piece | file |
 //! |---|---|
 //! | configuration, sizes, name | `config` |
+//! | how `ffma` divides a tile over blocks | `blocks` |
 //! | the order of the pieces | `emit` |
 //! | condensing X and loading W | `load`; `ffma` and `hopper` their own |
 //! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `hopper` |
@@ -15,6 +16,7 @@
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
 
+mod blocks;
 mod config;
 mod decode;
 mod emit;
@@ -28,6 +30,7 @@ mod store;
 pub mod tables;
 mod transpose;
 
+pub use blocks::{FFMA_BLOCKS, FfmaBlock};
 pub use config::{Division, KernelConfig};
 pub use decode::Decode;
 pub use emit::{CudaSource, HEADERS, Parameter, emit, parameters};

@@ -2,11 +2,11 @@
 //!
 //! Facts are about the masks of a pattern, so that what one pattern of an e-class shows holds for all of them.
 
-use crate::loop_ir::{Bind, Expr, Stmt};
+use crate::loop_ir::{Bind, Stmt};
 use crate::lower;
 use crate::schedule::{Form, Schedule};
 use egg::DidMerge;
-use fractal_dsl::pattern::{AxisId, AxisKind, Keep, Pattern, Step};
+use fractal_dsl::pattern::{AxisId, Keep, Pattern, Step};
 use serde::Serialize;
 
 /// The tiles of a pattern's condensed form.
@@ -48,8 +48,8 @@ impl Facts {
     pub fn of(pattern: &Pattern) -> Facts {
         let executed = pattern.executed();
         let dense = tiles(&executed);
-        let groups = if two_of_four(&executed) { executed.coarser() } else { None };
-        let sparse = groups.filter(groups_of_four).and_then(|groups| tiles(&groups));
+        let groups = if executed.keeps_two_of_four() { executed.coarser() } else { None };
+        let sparse = groups.filter(columns_in_fours).and_then(|groups| tiles(&groups));
         Facts {
             n: pattern.n(),
             k: pattern.k(),
@@ -213,28 +213,7 @@ fn tiles(pattern: &Pattern) -> Option<Tiles> {
     })
 }
 
-/// Whether the finest skip keeps at most two of four columns.
-fn two_of_four(pattern: &Pattern) -> bool {
-    let skip = pattern.steps().iter().enumerate().rfind(|(_, s)| matches!(s, Step::Skip { .. }));
-    skip.is_some_and(|(number, step)| match step {
-        Step::Skip { axis, .. } => {
-            let axis = pattern.axis(*axis);
-            let kept = pattern.kept_per_region(number);
-            axis.len == 4 && axis.kind == AxisKind::Reduction && kept.is_some_and(|kept| kept <= 2)
-        }
-        _ => false,
-    })
-}
-
-/// Whether the innermost columns of the tiles come in groups of four.
-fn groups_of_four(pattern: &Pattern) -> bool {
-    fn any(stmts: &[Stmt]) -> bool {
-        stmts.iter().any(|stmt| match stmt {
-            Stmt::For { body, .. } | Stmt::If { body, .. } => any(body),
-            Stmt::Mma { weights, .. } => weights.columns.last().is_some_and(|l| l.extent == Expr::Int(4)),
-            _ => false,
-        })
-    }
+fn columns_in_fours(pattern: &Pattern) -> bool {
     let schedule = Schedule { form: Form::Condensed, m_tile: 1, epilogue: Vec::new() };
-    lower(pattern, &schedule).is_ok_and(|ir| any(&ir.body))
+    lower(pattern, &schedule).is_ok_and(|ir| ir.columns_in_fours())
 }

@@ -43,7 +43,7 @@ pub use explain::{ExplainStep, Pair};
 pub use extract::Candidate;
 pub use facts::{Facts, Tiles};
 pub use rules::{Family, Rule, rules};
-pub use target::{FfmaBlock, Target};
+pub use target::Target;
 
 use crate::request::KernelRequest;
 use crate::schedule::EpilogueStep;

@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Tiles};
 use super::target::Target;
-use crate::codegen::{Decode, KernelConfig};
+use crate::codegen::{Decode, FFMA_BLOCKS, KernelConfig};
 use crate::request::KernelRequest;
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
@@ -229,7 +229,7 @@ impl Context {
         let few = tokens <= 32 && m.is_none_or(|m| m <= tokens) && intrinsic == Intrinsic::MmaSync;
         let mut configs = Vec::new();
         if intrinsic == Intrinsic::Ffma {
-            let blocks = self.target.ffma_blocks.iter();
+            let blocks = FFMA_BLOCKS.iter();
             let blocks = blocks.filter(|b| b.tokens == tokens && b.stages == base.stages);
             configs.extend(blocks.map(|b| KernelConfig { division: Some(b.division), ..base.clone() }));
         } else if few {

@@ -1,6 +1,7 @@
 //! Tiles: rows and tokens of a block, kept columns of a step.
 
 use super::{Definition, Family, Rule, closing};
+use crate::codegen::FFMA_BLOCKS;
 use crate::egraph::schedule::Choice;
 use fractal_dsl::Intrinsic;
 
@@ -57,7 +58,7 @@ pub(super) const RULES: &[Definition] = &[
             let tokens = [8, 16, 32, 48, 64, 128, 256, 512].into_iter();
             tokens
                 .map(|tokens| {
-                    closing(name, Choice::TileM(tokens), move |context, _, schedule| {
+                    closing(name, Choice::TileM(tokens), move |_, _, schedule| {
                         let request = &schedule.request;
                         let rows = request.rows.unwrap_or(0);
                         // The copy engine takes about 20 cycles a box.
@@ -65,7 +66,7 @@ pub(super) const RULES: &[Definition] = &[
                         let boxes = run == 1 || tokens / 64 * (64 / run) <= 32;
                         boxes
                             && match request.intrinsic {
-                                Some(Intrinsic::Ffma) => context.target.ffma_blocks.iter().any(|b| b.tokens == tokens),
+                                Some(Intrinsic::Ffma) => FFMA_BLOCKS.iter().any(|b| b.tokens == tokens),
                                 Some(Intrinsic::MmaSync) => [8, 16, 32, 64, 128].contains(&tokens),
                                 Some(Intrinsic::MmaSp) => [16, 32, 64, 128].contains(&tokens),
                                 Some(Intrinsic::Wgmma | Intrinsic::WgmmaSp) if rows == 128 => {
