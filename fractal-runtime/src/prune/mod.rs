@@ -1,9 +1,22 @@
 //! Pruning: importance of each weight -> what the pattern keeps -> packed weight.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `scores` | weights and what is known about their inputs -> scores |
+//! | `pruned` | what was kept, packed |
+//! | `error` | what can go wrong |
 
-use crate::tensor::{Tensor, TensorError};
+mod error;
+mod pruned;
+mod scores;
+
+pub use error::PruneError;
+pub use pruned::Pruned;
+pub use scores::{Given, Magnitude};
+
+use crate::tensor::Tensor;
 use fractal_dsl::DType;
-use fractal_dsl::pattern::{Mask, Packed, Pattern, PatternError, Selection};
-use thiserror::Error;
+use fractal_dsl::pattern::{Mask, Pattern};
 
 /// How much each weight matters.
 pub trait Importance {
@@ -13,86 +26,6 @@ pub trait Importance {
     /// # Errors
     /// Whatever keeps the scores from being computed.
     fn scores(&self, weights: &[f32], n: usize, k: usize) -> Result<Vec<f32>, PruneError>;
-}
-
-/// The absolute value.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Magnitude;
-
-impl Importance for Magnitude {
-    fn scores(&self, weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
-        Ok(weights.iter().map(|w| w.abs()).collect())
-    }
-}
-
-/// Scores computed elsewhere, one for each weight.
-#[derive(Clone, Debug)]
-pub struct Given(pub Vec<f32>);
-
-impl Importance for Given {
-    fn scores(&self, _weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
-        Ok(self.0.clone())
-    }
-}
-
-/// Why a weight could not be pruned.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PruneError {
-    /// The weight's shape is not the pattern's.
-    #[error("prune: the weight is {found_n}x{found_k}; the pattern is for {n}x{k}")]
-    Shape {
-        /// Rows of the weight.
-        found_n: usize,
-        /// Columns of the weight.
-        found_k: usize,
-        /// Rows of the pattern.
-        n: usize,
-        /// Columns of the pattern.
-        k: usize,
-    },
-    /// A weight that is NaN or an infinity.
-    #[error("prune: the weight at ({n}, {k}) is {value}; expected a finite number: mend the checkpoint")]
-    NotFinite {
-        /// Row.
-        n: usize,
-        /// Column.
-        k: usize,
-        /// The weight.
-        value: f32,
-    },
-    /// A negative score.
-    #[error(
-        "prune: the score of the weight at ({n}, {k}) is {value}; expected one of at least 0, such as its absolute value"
-    )]
-    Negative {
-        /// Row.
-        n: usize,
-        /// Column.
-        k: usize,
-        /// The score.
-        value: f32,
-    },
-    /// The scores do not fit, or the pattern is at fault.
-    #[error("prune: {0}")]
-    Pattern(#[from] PatternError),
-    /// The dense weight could not be made.
-    #[error("prune: {0}")]
-    Tensor(#[from] TensorError),
-    /// Scores that could not be computed.
-    #[error("prune: importance: {0}")]
-    Importance(Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// A pruned weight: what was kept, packed, and how much it matters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pruned {
-    pattern: Pattern,
-    selection: Selection,
-    packed: Packed<f32>,
-    dtype: DType,
-    retained: f64,
-    kept: usize,
 }
 
 /// Prunes `weight` [n, k] to `pattern` by `importance`.
@@ -145,64 +78,6 @@ fn checked(pattern: &Pattern, weight: &Tensor) -> Result<Vec<f32>, PruneError> {
     match weights.iter().position(|w| !w.is_finite()) {
         Some(at) => Err(PruneError::NotFinite { n: at / k, k: at % k, value: weights[at] }),
         None => Ok(weights),
-    }
-}
-
-impl Pruned {
-    /// The pattern.
-    pub fn pattern(&self) -> &Pattern {
-        &self.pattern
-    }
-
-    /// What every skip kept.
-    pub fn selection(&self) -> &Selection {
-        &self.selection
-    }
-
-    /// The packed weight, its values as f32 (each exactly one of [`Pruned::dtype`]).
-    pub fn packed(&self) -> &Packed<f32> {
-        &self.packed
-    }
-
-    /// The pattern in the form in which the weight is packed.
-    pub fn packed_pattern(&self) -> &Pattern {
-        &self.packed.pattern
-    }
-
-    /// Storage type of the values.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Importance kept over all importance.
-    pub fn retained(&self) -> f64 {
-        self.retained
-    }
-
-    /// Kept elements.
-    pub fn kept(&self) -> usize {
-        self.kept
-    }
-
-    /// Dropped elements over all.
-    pub fn sparsity(&self) -> f64 {
-        1.0 - self.kept as f64 / (self.pattern.n() * self.pattern.k()) as f64
-    }
-
-    /// Bytes of the packed weight, index vectors included.
-    pub fn packed_bytes(&self) -> usize {
-        self.packed.bytes(self.dtype.bytes())
-    }
-
-    /// Bytes of the dense weight.
-    pub fn dense_bytes(&self) -> usize {
-        self.pattern.n() * self.pattern.k() * self.dtype.bytes()
-    }
-
-    /// The dense weight [n, k], zero where nothing is kept.
-    pub fn dense(&self) -> Tensor {
-        Tensor::from_f32(self.dtype, self.pattern.n(), self.pattern.k(), &self.packed.unpack())
-            .expect("an unpacked weight has n*k elements")
     }
 }
 
