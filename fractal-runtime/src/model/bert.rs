@@ -10,11 +10,9 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::attention::attention;
+use super::block::{Block, Buffers};
 use super::norm::LayerNorm;
-use super::{
-    Activations, BertConfig, DenseLinear, Epilogue, EpilogueKind, LinearOp, ModelError, Nonlinearity, Weights,
-};
+use super::{Activations, BertConfig, ModelError, Nonlinearity, Weights};
 
 /// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
 pub const MAX_BATCH_TOKENS: usize = 8192;
@@ -24,46 +22,12 @@ pub const MAX_BATCH_TOKENS: usize = 8192;
 #[derive(Clone)]
 pub struct BertModel {
     config: BertConfig,
-    nonlinearity: Nonlinearity,
+    pub(super) nonlinearity: Nonlinearity,
     words: Arc<[f32]>,
     /// Position plus first token type: both are the same for every token at a position.
     positions: Arc<[f32]>,
-    embedding_norm: Arc<LayerNorm>,
-    blocks: Vec<Block>,
-}
-
-#[derive(Clone)]
-struct Block {
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    attention_output: Linear,
-    attention_norm: Arc<LayerNorm>,
-    intermediate: Linear,
-    output: Linear,
-    output_norm: Arc<LayerNorm>,
-}
-
-/// A named layer: the dense weight it was loaded with, and the operator that runs.
-#[derive(Clone)]
-struct Linear {
-    name: String,
-    weight: Arc<[f32]>,
-    bias: Arc<[f32]>,
-    n: usize,
-    k: usize,
-    op: Arc<dyn LinearOp>,
-}
-
-/// The dense weight of a linear layer, row-major \[n, k\].
-#[derive(Clone, Copy, Debug)]
-pub struct DenseWeight<'a> {
-    /// n * k values.
-    pub data: &'a [f32],
-    /// Output features.
-    pub n: usize,
-    /// Input features.
-    pub k: usize,
+    pub(super) embedding_norm: Arc<LayerNorm>,
+    pub(super) blocks: Vec<Block>,
 }
 
 /// Where the time of an embedding run went.
@@ -115,7 +79,7 @@ impl BertModel {
                 *value += token_type;
             }
         }
-        let embedding_norm = load_norm(weights, &config, "embeddings.LayerNorm")?;
+        let embedding_norm = LayerNorm::load(weights, &config, "embeddings.LayerNorm".into())?;
         let blocks = (0..config.num_hidden_layers)
             .map(|layer| Block::load(weights, &config, layer))
             .collect::<Result<_, _>>()?;
@@ -132,57 +96,6 @@ impl BertModel {
     /// The model's sizes.
     pub fn config(&self) -> &BertConfig {
         &self.config
-    }
-
-    /// The names of the prunable layers in the order in which they run, as in the checkpoint and without `.weight`:
-    /// `encoder.layer.0.attention.self.query` and so on, six per block.
-    pub fn linear_names(&self) -> Vec<String> {
-        self.linears().map(|linear| linear.name.clone()).collect()
-    }
-
-    /// The dense weight of a layer, as loaded; a replaced operator does not change it.
-    pub fn weight(&self, name: &str) -> Result<DenseWeight<'_>, ModelError> {
-        let linear = self.linear(name)?;
-        Ok(DenseWeight { data: &linear.weight, n: linear.n, k: linear.k })
-    }
-
-    /// The operator that a layer runs.
-    pub fn operator(&self, name: &str) -> Result<&dyn LinearOp, ModelError> {
-        Ok(&*self.linear(name)?.op)
-    }
-
-    /// The epilogue that a layer's operator is given, so that it can be compiled before the first call.
-    pub fn epilogue(&self, name: &str) -> Result<EpilogueKind, ModelError> {
-        let mut named = self.blocks.iter().flat_map(|block| block.linears().into_iter().zip(self.epilogues()));
-        let found = named.find(|(linear, _)| linear.name == name).map(|(_, kind)| kind);
-        found.ok_or_else(|| ModelError::UnknownLinear { name: name.into(), known: self.linear_names() })
-    }
-
-    /// Of [`Block::linears`], as [`Block::forward`] calls them.
-    fn epilogues(&self) -> [EpilogueKind; 6] {
-        let plain = EpilogueKind { bias: true, ..EpilogueKind::default() };
-        let added = EpilogueKind { residual: true, ..plain };
-        let bent = EpilogueKind { nonlinearity: Some(self.nonlinearity), ..plain };
-        [plain, plain, plain, added, bent, added]
-    }
-
-    /// Puts an operator of the same shape in the place of a layer's product. The bias stays with the model and comes to
-    /// the operator in its epilogue.
-    pub fn replace(&mut self, name: &str, op: Box<dyn LinearOp>) -> Result<(), ModelError> {
-        let known = self.linear_names();
-        let Some(linear) = self.blocks.iter_mut().flat_map(Block::linears_mut).find(|linear| linear.name == name)
-        else {
-            return Err(ModelError::UnknownLinear { name: name.into(), known });
-        };
-        if (op.n(), op.k()) != (linear.n, linear.k) {
-            return Err(ModelError::OperatorShape {
-                name: name.into(),
-                expected: [linear.n, linear.k],
-                got: [op.n(), op.k()],
-            });
-        }
-        linear.op = op.into();
-        Ok(())
     }
 
     /// One unit vector of `hidden_size` values per sentence.
@@ -212,16 +125,6 @@ impl BertModel {
         Ok((embeddings, profile))
     }
 
-    fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.blocks.iter().flat_map(Block::linears)
-    }
-
-    fn linear(&self, name: &str) -> Result<&Linear, ModelError> {
-        self.linears()
-            .find(|linear| linear.name == name)
-            .ok_or_else(|| ModelError::UnknownLinear { name: name.into(), known: self.linear_names() })
-    }
-
     fn check_sentence(&self, sentence: usize, tokens: &[u32]) -> Result<Vec<u32>, ModelError> {
         let Some(&last) = tokens.last() else {
             return Err(ModelError::EmptySentence { sentence });
@@ -246,20 +149,12 @@ impl BertModel {
             spans.push(tokens..tokens + sentence.len());
             tokens += sentence.len();
         }
-        let hidden = self.config.hidden_size;
         let start = Instant::now();
         let mut x = self.look_up(sentences, tokens);
         self.embedding_norm.apply(&mut x);
         profile.other += start.elapsed();
 
-        let mut buffers = Buffers {
-            query: Activations::zeros(hidden, tokens),
-            key: Activations::zeros(hidden, tokens),
-            value: Activations::zeros(hidden, tokens),
-            context: Activations::zeros(hidden, tokens),
-            attended: Activations::zeros(hidden, tokens),
-            wide: Activations::zeros(self.config.intermediate_size, tokens),
-        };
+        let mut buffers = Buffers::new(&self.config, tokens);
         let heads = self.config.num_attention_heads;
         for block in &self.blocks {
             block.forward(heads, self.nonlinearity, &spans, &mut x, &mut buffers, profile)?;
@@ -291,117 +186,6 @@ impl BertModel {
         });
         x
     }
-}
-
-/// What one block writes, reused by the next.
-struct Buffers {
-    query: Activations,
-    key: Activations,
-    value: Activations,
-    context: Activations,
-    attended: Activations,
-    wide: Activations,
-}
-
-impl Block {
-    fn load(weights: &Weights, config: &BertConfig, layer: usize) -> Result<Self, ModelError> {
-        let (hidden, wide) = (config.hidden_size, config.intermediate_size);
-        let name = |part: &str| format!("encoder.layer.{layer}.{part}");
-        let linear = |part: &str, n, k| Linear::load(weights, name(part), n, k);
-        let norm = |part: &str| load_norm(weights, config, &name(part));
-        Ok(Self {
-            query: linear("attention.self.query", hidden, hidden)?,
-            key: linear("attention.self.key", hidden, hidden)?,
-            value: linear("attention.self.value", hidden, hidden)?,
-            attention_output: linear("attention.output.dense", hidden, hidden)?,
-            attention_norm: norm("attention.output.LayerNorm")?,
-            intermediate: linear("intermediate.dense", wide, hidden)?,
-            output: linear("output.dense", hidden, wide)?,
-            output_norm: norm("output.LayerNorm")?,
-        })
-    }
-
-    fn linears(&self) -> [&Linear; 6] {
-        [&self.query, &self.key, &self.value, &self.attention_output, &self.intermediate, &self.output]
-    }
-
-    fn linears_mut(&mut self) -> [&mut Linear; 6] {
-        [
-            &mut self.query,
-            &mut self.key,
-            &mut self.value,
-            &mut self.attention_output,
-            &mut self.intermediate,
-            &mut self.output,
-        ]
-    }
-
-    /// Replaces `x`\[hidden, tokens\] by the block's result.
-    fn forward(
-        &self,
-        heads: usize,
-        nonlinearity: Nonlinearity,
-        spans: &[Range<usize>],
-        x: &mut Activations,
-        buffers: &mut Buffers,
-        profile: &mut Profile,
-    ) -> Result<(), ModelError> {
-        let Buffers { query, key, value, context, attended, wide } = buffers;
-        let mut clock = Instant::now();
-        let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed();
-
-        self.query.forward(x, query, None, None)?;
-        self.key.forward(x, key, None, None)?;
-        self.value.forward(x, value, None, None)?;
-        profile.linear += lap();
-        attention(heads, spans, query, key, value, context);
-        profile.attention += lap();
-        self.attention_output.forward(context, attended, None, Some(x))?;
-        profile.linear += lap();
-        self.attention_norm.apply(attended);
-        profile.other += lap();
-        self.intermediate.forward(attended, wide, Some(nonlinearity), None)?;
-        self.output.forward(wide, x, None, Some(attended))?;
-        profile.linear += lap();
-        self.output_norm.apply(x);
-        profile.other += lap();
-        Ok(())
-    }
-}
-
-impl Linear {
-    fn load(weights: &Weights, name: String, n: usize, k: usize) -> Result<Self, ModelError> {
-        let weight: Arc<[f32]> = weights.tensor(&format!("{name}.weight"), &[n, k])?.data.into();
-        let bias = weights.tensor(&format!("{name}.bias"), &[n])?.data.into();
-        let op = DenseLinear::new(Arc::clone(&weight), n, k)
-            .map_err(|source| ModelError::Operator { name: name.clone(), source })?;
-        Ok(Self { name, weight, bias, n, k, op: Arc::new(op) })
-    }
-
-    fn forward(
-        &self,
-        x: &Activations,
-        y: &mut Activations,
-        nonlinearity: Option<Nonlinearity>,
-        residual: Option<&Activations>,
-    ) -> Result<(), ModelError> {
-        let epilogue = Epilogue { bias: Some(&self.bias), nonlinearity, residual };
-        self.op.forward(x, y, &epilogue).map_err(|source| ModelError::Operator { name: self.name.clone(), source })
-    }
-}
-
-/// Checkpoints converted from TensorFlow call the scale gamma and the shift beta.
-fn load_norm(weights: &Weights, config: &BertConfig, name: &str) -> Result<Arc<LayerNorm>, ModelError> {
-    let (mut scale, mut shift) = (format!("{name}.weight"), format!("{name}.bias"));
-    if !weights.contains(&scale) && weights.contains(&format!("{name}.gamma")) {
-        scale = format!("{name}.gamma");
-        shift = format!("{name}.beta");
-    }
-    Ok(Arc::new(LayerNorm {
-        gamma: weights.tensor(&scale, &[config.hidden_size])?.data,
-        beta: weights.tensor(&shift, &[config.hidden_size])?.data,
-        epsilon: config.layer_norm_eps,
-    }))
 }
 
 /// How many of the first sentences fit [`MAX_BATCH_TOKENS`]; at least one.

@@ -101,6 +101,34 @@ pub enum ModelError {
         /// All names.
         known: Vec<String>,
     },
+    /// No LayerNorm has this name.
+    #[error("no LayerNorm is named `{name}`; the names are {}", known.join(", "))]
+    UnknownNorm {
+        /// The name asked for.
+        name: String,
+        /// All names.
+        known: Vec<String>,
+    },
+    /// Values for a parameter are too few or too many.
+    #[error("parameter `{name}`: expected {expected} values, found {got}")]
+    ParameterLength {
+        /// The parameter, as in a checkpoint: the layer's name and `.weight` or `.bias`.
+        name: String,
+        /// How many the parameter has.
+        expected: usize,
+        /// How many were given.
+        got: usize,
+    },
+    /// A value for a parameter is NaN or an infinity.
+    #[error("parameter `{name}`: value {at} is {value}; expected finite numbers")]
+    ParameterNotFinite {
+        /// The parameter, as in a checkpoint.
+        name: String,
+        /// Index of the first one, row-major.
+        at: usize,
+        /// What it is.
+        value: f32,
+    },
     /// A replacement operator has another shape than the layer.
     #[error("linear layer `{name}`: expected an operator of n, k = {expected:?}, found {got:?}")]
     OperatorShape {

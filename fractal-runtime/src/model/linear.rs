@@ -159,7 +159,8 @@ pub fn check_shapes(
     Ok(())
 }
 
-/// The dense operator: one parallel GEMM on all cores, then the epilogue.
+/// The dense operator: one parallel GEMM on all cores, then the epilogue. A clone shares the weight.
+#[derive(Clone)]
 pub struct DenseLinear {
     weight: Arc<[f32]>,
     n: usize,
@@ -173,6 +174,17 @@ impl DenseLinear {
             return Err(LinearError::Length { expected: [n, k], got: weight.len() });
         }
         Ok(Self { weight, n, k })
+    }
+
+    /// The weight, row-major \[n, k\].
+    pub fn weight(&self) -> &[f32] {
+        &self.weight
+    }
+
+    /// Another weight of the same length; clones keep the old one.
+    pub(super) fn set_weight(&mut self, weight: Arc<[f32]>) {
+        debug_assert_eq!(weight.len(), self.weight.len());
+        self.weight = weight;
     }
 }
 

@@ -9,19 +9,22 @@
 mod activations;
 mod attention;
 mod bert;
+mod block;
 mod config;
 mod error;
 mod linear;
 mod norm;
+mod parameters;
 mod sparse;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 pub use activations::Activations;
-pub use bert::{BertModel, DenseWeight, MAX_BATCH_TOKENS, Profile};
+pub use bert::{BertModel, MAX_BATCH_TOKENS, Profile};
 pub use config::BertConfig;
 pub use error::ModelError;
 pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
+pub use parameters::DenseWeight;
 pub use sparse::SparseLinear;
 pub use weights::{Tensor, Weights};

@@ -1,12 +1,15 @@
 //! LayerNorm over the features of each token, on feature-major activations.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
-use super::Activations;
+use super::{Activations, BertConfig, ModelError, Weights};
 
 /// Scale and shift of one LayerNorm (Ba et al., Layer Normalization, 2016).
 #[derive(Clone, Debug)]
 pub(super) struct LayerNorm {
+    pub(super) name: String,
     pub(super) gamma: Vec<f32>,
     pub(super) beta: Vec<f32>,
     pub(super) epsilon: f32,
@@ -16,6 +19,21 @@ pub(super) struct LayerNorm {
 const TOKEN_BLOCK: usize = 64;
 
 impl LayerNorm {
+    /// Checkpoints converted from TensorFlow call the scale gamma and the shift beta.
+    pub(super) fn load(weights: &Weights, config: &BertConfig, name: String) -> Result<Arc<Self>, ModelError> {
+        let (mut scale, mut shift) = (format!("{name}.weight"), format!("{name}.bias"));
+        if !weights.contains(&scale) && weights.contains(&format!("{name}.gamma")) {
+            scale = format!("{name}.gamma");
+            shift = format!("{name}.beta");
+        }
+        Ok(Arc::new(Self {
+            gamma: weights.tensor(&scale, &[config.hidden_size])?.data,
+            beta: weights.tensor(&shift, &[config.hidden_size])?.data,
+            epsilon: config.layer_norm_eps,
+            name,
+        }))
+    }
+
     /// Normalises each column of `x` in place.
     pub(super) fn apply(&self, x: &mut Activations) {
         let tokens = x.tokens();

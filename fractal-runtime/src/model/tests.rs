@@ -11,6 +11,8 @@ use safetensors::tensor::TensorView;
 
 use super::*;
 
+mod parameters;
+
 const HIDDEN: usize = 32;
 const WIDE: usize = 72;
 const HEADS: usize = 4;
