@@ -125,7 +125,7 @@ impl BertModel {
         Ok((embeddings, profile))
     }
 
-    fn check_sentence(&self, sentence: usize, tokens: &[u32]) -> Result<Vec<u32>, ModelError> {
+    pub(super) fn check_sentence(&self, sentence: usize, tokens: &[u32]) -> Result<Vec<u32>, ModelError> {
         let Some(&last) = tokens.last() else {
             return Err(ModelError::EmptySentence { sentence });
         };
@@ -167,7 +167,7 @@ impl BertModel {
     }
 
     /// The sum of the embedding tables, feature-major.
-    fn look_up(&self, sentences: &[Vec<u32>], tokens: usize) -> Activations {
+    pub(super) fn look_up(&self, sentences: &[Vec<u32>], tokens: usize) -> Activations {
         // A block of features reads whole cache lines of the token-major tables and writes few rows at once.
         const FEATURE_BLOCK: usize = 16;
         let hidden = self.config.hidden_size;

@@ -127,7 +127,7 @@ impl Linear {
         self.replaced.as_deref().unwrap_or(&self.dense)
     }
 
-    fn forward(
+    pub(super) fn forward(
         &self,
         x: &Activations,
         y: &mut Activations,

@@ -10,6 +10,7 @@ mod activations;
 mod attention;
 mod bert;
 mod block;
+mod calibrate;
 mod config;
 mod error;
 mod linear;
@@ -22,6 +23,7 @@ mod weights;
 
 pub use activations::Activations;
 pub use bert::{BertModel, MAX_BATCH_TOKENS, Profile};
+pub use calibrate::{CalibrateError, NewWeights};
 pub use config::BertConfig;
 pub use error::ModelError;
 pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};

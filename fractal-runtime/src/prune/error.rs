@@ -1,6 +1,7 @@
 //! What keeps a weight from being pruned.
 
 use crate::tensor::TensorError;
+use fractal_dsl::DType;
 use fractal_dsl::pattern::PatternError;
 use thiserror::Error;
 
@@ -41,6 +42,28 @@ pub enum PruneError {
         k: usize,
         /// The score.
         value: f32,
+    },
+    /// Calibration data that do not fit the layer, or no setting.
+    #[error("prune: calibration: expected {expected}, found {found}")]
+    Calibration {
+        /// What fits.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// A fitted weight that its type cannot hold.
+    #[error(
+        "prune: the fitted weight at ({n}, {k}) is {value}, beyond the range of {dtype}: raise the damping, or store it in bf16 or f32"
+    )]
+    Range {
+        /// Row.
+        n: usize,
+        /// Column.
+        k: usize,
+        /// The weight.
+        value: f32,
+        /// The storage type.
+        dtype: DType,
     },
     /// The scores do not fit, or the pattern is at fault.
     #[error("prune: {0}")]

@@ -3,16 +3,19 @@
 //! | file | what it does |
 //! |---|---|
 //! | `scores` | weights and what is known about their inputs -> scores |
+//! | `second_order/` | weights and statistics of their inputs -> the mask and the kept weights of least error |
 //! | `pruned` | what was kept, packed |
 //! | `error` | what can go wrong |
 
 mod error;
 mod pruned;
 mod scores;
+mod second_order;
 
 pub use error::PruneError;
 pub use pruned::Pruned;
 pub use scores::{Given, Magnitude};
+pub use second_order::{LayerStatistics, Reconstructed, SecondOrder};
 
 use crate::tensor::Tensor;
 use fractal_dsl::DType;

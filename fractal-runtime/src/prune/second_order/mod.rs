@@ -1,0 +1,270 @@
+//! Second-order pruning: a layer's weights, its pattern and what its inputs are -> the mask and the kept weights of least error.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `statistics` | calibration tokens -> sums |
+//! | `problem` | sums -> a least-squares problem; its solution on a mask |
+//! | `factor` | Cholesky factors, what is read from an inverse |
+//! | `sweep` | N of M in rows: chosen while the other weights make up for it |
+//!
+//! The pattern without skips inside rows is reached in stages. In each, a unit's score is what dropping it adds to the error while all
+//! other weights of its rows make up for it: w' (inverse H)^-1 w over the unit's columns (Hassibi and Stork, Optimal brain surgeon, 1993;
+//! LeCun et al. 1989 for its first form), summed over its rows; then the weights that are left are solved for anew.
+
+mod factor;
+mod problem;
+mod statistics;
+mod sweep;
+
+pub use statistics::LayerStatistics;
+
+use super::{PruneError, Pruned};
+use crate::tensor::Tensor;
+use fractal_dsl::DType;
+use fractal_dsl::pattern::{Level, Mask, Pattern, Selection, Step};
+use half::{bf16, f16};
+use problem::{Group, Problem};
+
+/// How second-order pruning goes about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecondOrder {
+    /// Added to the Hessian's diagonal, as a part of its mean: keeps weights near the old ones where inputs tell little.
+    pub damping: f64,
+    /// Stages from dense to the pattern, at most.
+    pub stages: usize,
+    /// Whether the layer has a bias that is fitted anew.
+    pub bias: bool,
+    /// Whether kept weights are fitted anew; otherwise only the mask is second-order.
+    pub update: bool,
+    /// Floating-point operations a layer that stages and single rows may cost, about.
+    pub effort: f64,
+}
+
+impl Default for SecondOrder {
+    fn default() -> SecondOrder {
+        SecondOrder { damping: 0.01, stages: 6, bias: true, update: true, effort: 3e12 }
+    }
+}
+
+/// A layer after second-order pruning.
+#[derive(Clone, Debug)]
+pub struct Reconstructed {
+    /// The packed weight.
+    pub pruned: Pruned,
+    /// The fitted bias, \[n\].
+    pub bias: Option<Vec<f32>>,
+    /// Squared error of the layer's results on the calibration tokens, over their spread (their energy without a bias).
+    pub error: f64,
+    /// The same for the best dense weights.
+    pub least: f64,
+}
+
+/// Rounds of conjugate gradients where rows cannot be solved one by one.
+const ROUNDS: usize = 30;
+
+impl SecondOrder {
+    /// Prunes `weight` \[n, k\] to `pattern`.
+    ///
+    /// # Errors
+    /// [`PruneError`]: shapes that do not fit, weights that are not finite, or kept weights beyond the range of the weight's type.
+    pub fn prune(
+        &self,
+        pattern: &Pattern,
+        weight: &Tensor,
+        statistics: LayerStatistics,
+    ) -> Result<Reconstructed, PruneError> {
+        let weights = super::checked(pattern, weight)?;
+        let (n, k) = (statistics.n, statistics.k);
+        if (n, k) != (pattern.n(), pattern.k()) {
+            let (n, k) = (pattern.n(), pattern.k());
+            return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
+        }
+        if !(self.damping > 0.0 && self.damping.is_finite()) {
+            let expected = "damping above 0, such as 0.01".to_string();
+            return Err(PruneError::Calibration { expected, found: self.damping.to_string() });
+        }
+        let problem = Problem::new(statistics, &weights, self.damping, self.bias);
+        let mut best = vec![0.0; n * k];
+        let mut scores = self.solve(&problem, &problem.dense(), &mut best, unit_columns(pattern)?);
+        let least = problem.error(&best, &weights);
+        let total: f64 = scores.iter().map(|&s| f64::from(s)).sum();
+        let dense_scores = scores.clone();
+        // Stages of what is shared by rows.
+        let first = pattern.project(&scores)?;
+        let finest = sweep::finest_of_rows(pattern, &first);
+        let coarse = if finest.is_some() { pattern.coarser() } else { Some(pattern.clone()) };
+        if let Some(coarse) = coarse.filter(|coarse| coarse.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) {
+            for part in self.parts(&problem, &coarse)? {
+                // The last stage is the pattern itself.
+                if part >= 1.0 && finest.is_none() {
+                    break;
+                }
+                let Some(stage) = coarse.at_stage(part) else { continue };
+                let mask = stage.mask(&stage.project(&scores)?)?;
+                scores = self.solve(&problem, &groups(&problem, &mask), &mut best, unit_columns(&stage)?);
+            }
+        }
+        let mut selection = pattern.project(&scores)?;
+        if let Some(step) = finest {
+            if !self.sweepable(&problem, pattern, &selection, step, &best) {
+                // The coarse choice may have moved.
+                let mask = coarse_mask(pattern, &selection)?;
+                self.solve(&problem, &groups(&problem, &mask), &mut best, 1);
+            }
+            let kept = sweep::sweep(&problem, pattern, &selection, step, &best);
+            *selection.levels.last_mut().expect("the finest skip has a level") = Level::Kept(kept);
+        }
+        let mask = pattern.mask(&selection)?;
+        let mut fitted = if self.update { self.fit(&problem, &mask, &best) } else { mask.apply(&weights)? };
+        let bias = if self.bias && self.update { problem.bias(&fitted) } else { None };
+        round(&mut fitted, weight.dtype(), k)?;
+        let error = problem.error(&fitted, &weights);
+        let kept_scores: f64 = mask.apply(&dense_scores)?.iter().map(|&s| f64::from(s)).sum();
+        let packed = pattern.pack(&selection, &fitted)?;
+        let retained = if total > 0.0 { kept_scores / total } else { 1.0 };
+        let pruned =
+            Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() };
+        Ok(Reconstructed { pruned, bias, error, least })
+    }
+
+    /// Parts of the way at which stages end.
+    fn parts(&self, problem: &Problem, coarse: &Pattern) -> Result<Vec<f64>, PruneError> {
+        let flat = vec![1.0f32; problem.n * problem.k];
+        let tiles = groups(problem, &coarse.mask(&coarse.project(&flat)?)?).len() as f64;
+        let keep = coarse.mask(&coarse.project(&flat)?)?.density();
+        let cost = |stages: usize| -> f64 {
+            let sides = (1..stages).map(|stage| problem.k as f64 * keep.powf(stage as f64 / stages as f64));
+            sides.map(|side| tiles * side.powi(3) * 2.0 / 3.0).sum()
+        };
+        let stages = (1..=self.stages.max(1)).rev().find(|&stages| cost(stages) <= self.effort).unwrap_or(1);
+        Ok((1..=stages).map(|stage| stage as f64 / stages as f64).collect())
+    }
+
+    /// Solves on the groups; the scores of all weights, 0 for what they drop, by units of so many columns.
+    fn solve(&self, problem: &Problem, groups: &[Group], weights: &mut [f32], unit: usize) -> Vec<f32> {
+        let k = problem.k;
+        let scored = problem.solve(groups, weights, |group, factor, solution| {
+            let inverse = factor.inverse();
+            let len = group.support.len();
+            let mut scores = vec![0.0f32; solution.len()];
+            let mut begin = 0;
+            while begin < len {
+                let of = group.support[begin] / unit;
+                let end = begin + group.support[begin..].iter().take_while(|&&j| j / unit == of).count();
+                if end - begin == 1 {
+                    let diagonal = inverse.diagonal(begin).max(f64::MIN_POSITIVE);
+                    for (w, s) in solution.iter().zip(&mut scores).skip(begin).step_by(len) {
+                        *s = (f64::from(*w) * f64::from(*w) / diagonal) as f32;
+                    }
+                } else {
+                    let lower = inverse.block(begin..end);
+                    let width = end - begin;
+                    let mut u = vec![0.0; width];
+                    for (w, s) in solution.chunks_exact(len).zip(scores.chunks_exact_mut(len)) {
+                        for i in 0..width {
+                            let before: f64 = (0..i).map(|p| lower[i * width + p] * u[p]).sum();
+                            u[i] = (f64::from(w[begin + i]) - before) / lower[i * width + i];
+                            s[begin + i] = (u[i] * u[i]) as f32;
+                        }
+                    }
+                }
+                begin = end;
+            }
+            scores
+        });
+        let mut all = vec![0.0f32; problem.n * k];
+        for (group, scores) in groups.iter().zip(scored) {
+            for (row, scores) in group.rows.iter().zip(scores.chunks_exact(group.support.len().max(1))) {
+                // A score beyond f32 is as great as any.
+                group.support.iter().zip(scores).for_each(|(&j, &s)| all[row * k + j] = s.min(f32::MAX / 1e12));
+            }
+        }
+        all
+    }
+
+    /// Whether `best` is a solution on all that the coarse levels of the selection keep.
+    fn sweepable(
+        &self,
+        problem: &Problem,
+        pattern: &Pattern,
+        selection: &Selection,
+        step: usize,
+        best: &[f32],
+    ) -> bool {
+        let mut same = true;
+        pattern.for_each_place(selection, step, |row, places| {
+            let there = best[row * problem.k..][..problem.k].iter().filter(|&&w| w != 0.0).count();
+            same &= there == places.len() && places.iter().all(|&(column, _, _)| best[row * problem.k + column] != 0.0);
+        });
+        same
+    }
+
+    /// The best weights on a mask.
+    fn fit(&self, problem: &Problem, mask: &Mask, start: &[f32]) -> Vec<f32> {
+        let groups = groups(problem, mask);
+        let cost: f64 = groups.iter().map(|g| (g.support.len() as f64).powi(3) / 3.0).sum();
+        if cost <= self.effort {
+            let mut fitted = vec![0.0; start.len()];
+            problem.solve(&groups, &mut fitted, |_, _, _| ());
+            return fitted;
+        }
+        let keep: Vec<bool> = (0..start.len()).map(|at| mask.contains(at / problem.k, at % problem.k)).collect();
+        let mut fitted: Vec<f32> = start.iter().zip(&keep).map(|(&w, &keep)| if keep { w } else { 0.0 }).collect();
+        problem.descend(&keep, &mut fitted, ROUNDS);
+        fitted
+    }
+}
+
+/// The groups of a mask's rows.
+fn groups(problem: &Problem, mask: &Mask) -> Vec<Group> {
+    problem.groups(|row| (0..problem.k).filter(|&j| mask.contains(row, j)).collect())
+}
+
+/// What is left before the finest skip.
+fn coarse_mask(pattern: &Pattern, selection: &Selection) -> Result<Mask, PruneError> {
+    let step = pattern.steps().iter().rposition(|s| matches!(s, Step::Skip { .. }));
+    let mut mask = Mask::empty(pattern.n(), pattern.k());
+    if let Some(step) = step {
+        pattern.for_each_place(selection, step, |row, places| {
+            places.iter().for_each(|&(column, _, _)| mask.insert(row, column))
+        });
+    }
+    Ok(mask)
+}
+
+/// Columns that the finest skip drops together.
+fn unit_columns(pattern: &Pattern) -> Result<usize, PruneError> {
+    let Some(step) = pattern.steps().iter().rposition(|s| matches!(s, Step::Skip { .. })) else { return Ok(1) };
+    let selection = pattern.project(&vec![1.0; pattern.n() * pattern.k()])?;
+    let mut most = 1;
+    pattern.for_each_place(&selection, step, |row, places| {
+        if row == 0 {
+            let mut run = 1;
+            for pair in places.windows(2) {
+                let same = pair[0].0 + 1 == pair[1].0 && (pair[0].1, pair[0].2) == (pair[1].1, pair[1].2);
+                run = if same { run + 1 } else { 1 };
+                most = most.max(run);
+            }
+        }
+    });
+    Ok(most)
+}
+
+/// Rounds weights to their type.
+fn round(weights: &mut [f32], dtype: DType, k: usize) -> Result<(), PruneError> {
+    for (at, w) in weights.iter_mut().enumerate() {
+        let rounded = match dtype {
+            DType::F32 => *w,
+            DType::F16 => f16::from_f32(*w).to_f32(),
+            DType::BF16 => bf16::from_f32(*w).to_f32(),
+        };
+        if !rounded.is_finite() {
+            return Err(PruneError::Range { n: at / k, k: at % k, value: *w, dtype });
+        }
+        *w = rounded;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
