@@ -20,6 +20,8 @@ mod cuda;
 mod json_file;
 mod prune;
 mod report;
+#[path = "../common/tokens.rs"]
+mod tokens;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,6 @@ use fractal::DType;
 use fractal_runtime::model::{BertModel, MAX_BATCH_TOKENS, Profile};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
-use tokenizers::{Tokenizer, TruncationParams};
 
 use cuda::Gpu;
 use report::{Outcome, Report, Row};
@@ -106,7 +107,7 @@ fn run(args: &Args) -> Result<()> {
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
     let sentences = read_sentences(args.sentences.as_deref())?;
     check_weights(args)?;
-    let tokens = tokenize(args, &sentences)?;
+    let tokens = tokens::encode(&tokens::load(args.tokenizer.as_deref(), &args.weights)?, &sentences)?;
     let dense = load_model(args, batch(&tokens))?;
     let (embeddings, _) = dense.embed_profiled(&tokens)?;
     let (time, profile) = time_dense(&dense, &tokens)?;
@@ -175,25 +176,6 @@ fn load_model(args: &Args, tokens: usize) -> Result<BertModel> {
 /// Tokens that the model takes at once.
 fn batch(sentences: &[Vec<u32>]) -> usize {
     sentences.iter().map(Vec::len).sum::<usize>().min(MAX_BATCH_TOKENS)
-}
-
-fn tokenize(args: &Args, sentences: &[String]) -> Result<Vec<Vec<u32>>> {
-    // What sentence-transformers uses for this model, in place of the 128 in tokenizer.json.
-    const MAX_TOKENS: usize = 256;
-    let path = args.tokenizer.clone().unwrap_or_else(|| {
-        let weights = &args.weights;
-        let directory = if weights.is_dir() { Some(&**weights) } else { weights.parent() };
-        directory.unwrap_or(Path::new("")).join("tokenizer.json")
-    });
-    let mut tokenizer = Tokenizer::from_file(&path).map_err(|e| {
-        format!("cannot read {}: {e}; run `python3 examples/fetch_minilm.py`, or pass --tokenizer", path.display())
-    })?;
-    // The model takes sentences of their own length.
-    tokenizer.with_padding(None);
-    tokenizer.with_truncation(Some(TruncationParams { max_length: MAX_TOKENS, ..TruncationParams::default() }))?;
-    let texts = sentences.iter().map(String::as_str).collect();
-    let encodings = tokenizer.encode_batch(texts, true)?;
-    Ok(encodings.iter().map(|e| e.get_ids().to_vec()).collect())
 }
 
 /// Prunes every linear layer, and compares the result with the dense model.

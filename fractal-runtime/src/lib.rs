@@ -15,7 +15,7 @@ mod error;
 mod gemm;
 mod math;
 pub mod model;
-mod prune;
+pub mod prune;
 mod record;
 mod sparse_gemm;
 mod tensor;
@@ -25,7 +25,8 @@ pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
 pub use prune::{
-    Given, Importance, LayerStatistics, Magnitude, PruneError, Pruned, Reconstructed, SecondOrder, pack_masked, prune,
+    ActivationAware, Given, Importance, LayerStatistics, Magnitude, Method, PruneError, Pruned, Reconstructed,
+    SecondOrder, Taylor, pack_masked, prune,
 };
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;

@@ -51,6 +51,14 @@ pub enum PruneError {
         /// What was given.
         found: String,
     },
+    /// A budget that cannot be had.
+    #[error("prune: budget: expected {expected}, found {found}")]
+    Budget {
+        /// What can be had.
+        expected: &'static str,
+        /// What was asked for.
+        found: String,
+    },
     /// A fitted weight that its type cannot hold.
     #[error(
         "prune: the fitted weight at ({n}, {k}) is {value}, beyond the range of {dtype}: raise the damping, or store it in bf16 or f32"

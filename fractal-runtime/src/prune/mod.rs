@@ -2,19 +2,24 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `budget` | what each layer of a model keeps |
+//! | `method` | one of the methods below, by name |
 //! | `scores` | weights and what is known about their inputs -> scores |
 //! | `second_order/` | weights and statistics of their inputs -> the mask and the kept weights of least error |
 //! | `pruned` | what was kept, packed |
 //! | `error` | what can go wrong |
 
+pub mod budget;
 mod error;
+mod method;
 mod pruned;
 mod scores;
 mod second_order;
 
 pub use error::PruneError;
+pub use method::Method;
 pub use pruned::Pruned;
-pub use scores::{Given, Magnitude};
+pub use scores::{ActivationAware, Given, Magnitude, Taylor};
 pub use second_order::{LayerStatistics, Reconstructed, SecondOrder};
 
 use crate::tensor::Tensor;

@@ -59,6 +59,22 @@ pub struct Reconstructed {
     pub least: f64,
 }
 
+/// A layer that was pruned in another way, with its error.
+pub(super) fn measured(
+    pruned: Pruned,
+    weight: &Tensor,
+    statistics: LayerStatistics,
+) -> Result<Reconstructed, PruneError> {
+    let (weights, kept) = (weight.to_f32(), pruned.dense().to_f32());
+    if (statistics.n, statistics.k) != (weight.rows(), weight.columns()) {
+        let (n, k) = (weight.rows(), weight.columns());
+        return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
+    }
+    let problem = Problem::new(statistics, &weights, SecondOrder::default().damping, false);
+    let (error, least) = (problem.error(&kept, &weights), problem.error(&weights, &weights));
+    Ok(Reconstructed { pruned, bias: None, error, least })
+}
+
 /// Rounds of conjugate gradients where rows cannot be solved one by one.
 const ROUNDS: usize = 30;
 

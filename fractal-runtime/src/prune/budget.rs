@@ -1,0 +1,230 @@
+//! How much each layer of a model keeps: shapes, weights or error curves, and a keep ratio for all -> a ratio for each.
+
+use super::PruneError;
+
+/// A layer's loss when it alone keeps less: points of rising density, in (0, 1].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Weights of the layer.
+    pub elements: usize,
+    /// (kept over all, loss).
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Erdos-Renyi: layer i keeps the part c (n + k) / (n k) of its weights, at most all, c the same for all (Mocanu et al., 2018; for
+/// pruning Evci et al., RigL, 2020, appendix). Layers that share nothing but their sizes.
+///
+/// # Errors
+/// [`PruneError::Budget`] for a ratio out of (0, 1], or a layer without weights.
+pub fn erdos_renyi(shapes: &[(usize, usize)], keep: f64) -> Result<Vec<f64>, PruneError> {
+    let elements: Vec<usize> = shapes.iter().map(|&(n, k)| n.saturating_mul(k)).collect();
+    check(&elements, keep)?;
+    let raw: Vec<f64> = shapes.iter().map(|&(n, k)| (n + k) as f64 / (n as f64 * k as f64)).collect();
+    let total: f64 = elements.iter().map(|&e| e as f64).sum();
+    let mut full = vec![false; shapes.len()];
+    loop {
+        // What the layers that keep all leave to the others.
+        let of = |wanted: bool| elements.iter().zip(&full).filter(move |(_, full)| **full == wanted);
+        let left = keep * total - of(true).map(|(&e, _)| e as f64).sum::<f64>();
+        let scale: f64 =
+            elements.iter().zip(&raw).zip(&full).filter(|(_, full)| !**full).map(|((&e, r), _)| e as f64 * r).sum();
+        let part = if scale > 0.0 { left / scale } else { 0.0 };
+        let more: Vec<usize> = (0..shapes.len()).filter(|&i| !full[i] && part * raw[i] > 1.0).collect();
+        if more.is_empty() {
+            return Ok((0..shapes.len()).map(|i| if full[i] { 1.0 } else { part * raw[i] }).collect());
+        }
+        more.into_iter().for_each(|i| full[i] = true);
+    }
+}
+
+/// LAMP: a weight's score is its square over the sum of squares of all weights of its layer that are as large or larger; one threshold
+/// over the scores of all layers tells what each keeps (Lee et al., Layer-adaptive sparsity for the magnitude-based pruning, 2021, eq. 2).
+///
+/// # Errors
+/// [`PruneError::Budget`] for a ratio out of (0, 1], a layer without weights, or a weight that is not finite.
+pub fn lamp(layers: &[&[f32]], keep: f64) -> Result<Vec<f64>, PruneError> {
+    let elements: Vec<usize> = layers.iter().map(|layer| layer.len()).collect();
+    check(&elements, keep)?;
+    let mut scores: Vec<(f32, u32)> = Vec::with_capacity(elements.iter().sum());
+    for (number, layer) in layers.iter().enumerate() {
+        let mut squares: Vec<f64> = layer.iter().map(|&w| f64::from(w) * f64::from(w)).collect();
+        if squares.iter().any(|s| !s.is_finite()) {
+            return Err(PruneError::Budget { expected: "finite weights", found: format!("others in layer {number}") });
+        }
+        squares.sort_unstable_by(f64::total_cmp);
+        let mut above: f64 = squares.iter().sum();
+        for square in squares {
+            let score = if above > 0.0 { square / above } else { 0.0 };
+            scores.push((score as f32, number as u32));
+            above -= square;
+        }
+    }
+    let kept = ((keep * scores.len() as f64).round() as usize).clamp(1, scores.len());
+    scores.select_nth_unstable_by(kept - 1, |a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut counts = vec![0usize; layers.len()];
+    scores[..kept].iter().for_each(|&(_, layer)| counts[layer as usize] += 1);
+    // A layer of which nothing is left passes nothing on.
+    Ok(counts.iter().zip(&elements).map(|(&count, &all)| count.max(1) as f64 / all as f64).collect())
+}
+
+/// The ratios of least total loss by the layers' curves, between `least` and `most`: of each curve's lower convex hull the steepest parts
+/// are taken first.
+///
+/// # Errors
+/// [`PruneError::Budget`] for ratios out of range or out of order, a layer without weights or points, or a point that is no number.
+pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: f64) -> Result<Vec<f64>, PruneError> {
+    let elements: Vec<usize> = curves.iter().map(|curve| curve.elements).collect();
+    check(&elements, keep)?;
+    if !(least > 0.0 && least <= keep && keep <= most && most <= 1.0) {
+        let found = format!("{least}, {keep} and {most}");
+        return Err(PruneError::Budget { expected: "0 < least <= keep <= most <= 1", found });
+    }
+    // (gain in loss a weight, layer, from, to), of hulls between the limits.
+    let mut parts: Vec<(f64, usize, f64, f64)> = Vec::new();
+    for (number, curve) in curves.iter().enumerate() {
+        let wrong = |found: String| PruneError::Budget { expected: "points of rising density and finite loss", found };
+        let finite = curve.points.iter().all(|p| p.0.is_finite() && p.1.is_finite());
+        if curve.points.is_empty() || !finite || curve.points.windows(2).any(|w| w[0].0 >= w[1].0) {
+            return Err(wrong(format!("{:?} of layer {number}", curve.points)));
+        }
+        let hull = hull(&within(&curve.points, least, most));
+        for pair in hull.windows(2) {
+            let weights = (pair[1].0 - pair[0].0) * curve.elements as f64;
+            parts.push(((pair[0].1 - pair[1].1) / weights, number, pair[0].0, pair[1].0));
+        }
+    }
+    parts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.total_cmp(&b.2)));
+    let total: f64 = elements.iter().map(|&e| e as f64).sum();
+    let mut left = (keep - least) * total;
+    let mut ratios = vec![least; curves.len()];
+    for (_, layer, from, to) in parts {
+        let weights = (to - from) * elements[layer] as f64;
+        let taken = (left / weights).clamp(0.0, 1.0);
+        ratios[layer] = ratios[layer].max(from + taken * (to - from));
+        left -= taken * weights;
+        if left <= 0.0 {
+            break;
+        }
+    }
+    Ok(ratios)
+}
+
+/// The points between the limits, with the limits themselves by straight lines.
+fn within(points: &[(f64, f64)], least: f64, most: f64) -> Vec<(f64, f64)> {
+    let at = |x: f64| {
+        let above = points.iter().position(|p| p.0 >= x);
+        match above {
+            Some(0) => points[0].1,
+            None => points[points.len() - 1].1,
+            Some(i) => {
+                let (a, b) = (points[i - 1], points[i]);
+                a.1 + (b.1 - a.1) * (x - a.0) / (b.0 - a.0)
+            }
+        }
+    };
+    let mut inside = vec![(least, at(least))];
+    inside.extend(points.iter().copied().filter(|p| p.0 > least && p.0 < most));
+    if most > least {
+        inside.push((most, at(most)));
+    }
+    inside
+}
+
+/// The lower convex hull of points of rising x.
+fn hull(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for &p in points {
+        while let [.., a, b] = hull[..] {
+            if (b.1 - a.1) * (p.0 - a.0) >= (p.1 - a.1) * (b.0 - a.0) {
+                hull.pop();
+            } else {
+                break;
+            }
+        }
+        hull.push(p);
+    }
+    hull
+}
+
+fn check(elements: &[usize], keep: f64) -> Result<(), PruneError> {
+    if !(keep > 0.0 && keep <= 1.0) {
+        return Err(PruneError::Budget { expected: "a keep ratio above 0 and up to 1", found: keep.to_string() });
+    }
+    match elements.iter().position(|&e| e == 0) {
+        Some(at) => {
+            Err(PruneError::Budget { expected: "layers of at least one weight", found: format!("none in layer {at}") })
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(elements: &[usize], ratios: &[f64]) -> f64 {
+        let kept: f64 = elements.iter().zip(ratios).map(|(&e, r)| e as f64 * r).sum();
+        kept / elements.iter().sum::<usize>() as f64
+    }
+
+    #[test]
+    fn narrow_layers_keep_more_by_their_shapes() {
+        let shapes = [(16, 16), (64, 64), (256, 64)];
+        let ratios = erdos_renyi(&shapes, 0.25).unwrap();
+        assert!((kept(&[256, 4096, 16384], &ratios) - 0.25).abs() < 1e-9, "{ratios:?}");
+        // The first would keep more than all: the others share what is left as (n + k) / (n k), here 8 to 5.
+        assert_eq!(ratios[0], 1.0);
+        assert!((ratios[1] / ratios[2] - (128.0 / 4096.0) / (320.0 / 16384.0)).abs() < 1e-9, "{ratios:?}");
+        assert_eq!(erdos_renyi(&shapes, 1.0).unwrap(), [1.0; 3]);
+    }
+
+    #[test]
+    fn one_threshold_of_lamp_scores_tells_layers_apart() {
+        // Scores of 3, 4: 9/25, 1; of 1, 1, 2: 1/6, 1/5, 1.
+        let ratios = lamp(&[&[3.0, -4.0], &[1.0, -2.0, 1.0]], 0.6).unwrap();
+        assert_eq!(ratios, [1.0, 1.0 / 3.0]);
+        // Every layer keeps its greatest, whose score is 1.
+        assert_eq!(lamp(&[&[3.0, 4.0], &[0.1, 0.2]], 0.5).unwrap(), [0.5, 0.5]);
+        assert_eq!(lamp(&[&[0.0, 0.0], &[1.0, 1.0]], 0.5).unwrap(), [0.5, 1.0]);
+        assert!(lamp(&[&[f32::NAN]], 0.5).unwrap_err().to_string().contains("finite weights"));
+    }
+
+    #[test]
+    fn layers_that_lose_more_keep_more() {
+        let curve = |scale: f64, elements| Curve {
+            elements,
+            points: [0.125, 0.25, 0.5, 1.0].iter().map(|&x: &f64| (x, scale * (1.0 - x).powi(2))).collect(),
+        };
+        let curves = [curve(1.0, 1000), curve(4.0, 1000), curve(1.0, 2000)];
+        let ratios = by_error(&curves, 0.4, 0.125, 1.0).unwrap();
+        assert!((kept(&[1000, 1000, 2000], &ratios) - 0.4).abs() < 1e-9, "{ratios:?}");
+        assert!(ratios[1] > ratios[0] && ratios[0] > ratios[2], "{ratios:?}");
+        // Nothing of the same size is better, by steps of a hundredth from layer to layer.
+        let loss = |r: &[f64]| {
+            let at = |c: &Curve, x: f64| hull(&within(&c.points, x.min(0.999), 1.0))[0].1;
+            curves.iter().zip(r).map(|(c, &x)| at(c, x)).sum::<f64>()
+        };
+        for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+            if ratios[from] <= 0.125 || ratios[to] >= 1.0 {
+                continue;
+            }
+            let mut other = ratios.clone();
+            other[from] -= 10.0 / curves[from].elements as f64;
+            other[to] += 10.0 / curves[to].elements as f64;
+            assert!(loss(&other) >= loss(&ratios) - 1e-9, "{from} to {to}");
+        }
+        assert_eq!(by_error(&curves, 0.5, 0.5, 1.0).unwrap(), [0.5; 3]);
+        let same = by_error(&curves, 0.3, 0.3, 0.3).unwrap();
+        assert_eq!(same, [0.3; 3]);
+    }
+
+    #[test]
+    fn what_is_no_budget_is_told() {
+        assert!(erdos_renyi(&[(0, 4)], 0.5).unwrap_err().to_string().contains("none in layer 0"));
+        assert!(erdos_renyi(&[(4, 4)], 1.5).unwrap_err().to_string().contains("found 1.5"));
+        let curve = Curve { elements: 4, points: vec![(0.5, 1.0), (0.5, 0.0)] };
+        assert!(by_error(&[curve], 0.5, 0.1, 1.0).unwrap_err().to_string().contains("rising density"));
+        let curve = Curve { elements: 4, points: vec![(0.5, 1.0)] };
+        assert!(by_error(&[curve], 0.5, 0.6, 1.0).unwrap_err().to_string().contains("least <= keep"));
+    }
+}
