@@ -12,9 +12,11 @@ mod bert;
 mod block;
 mod config;
 mod error;
+mod gradient;
 mod linear;
 mod norm;
 mod parameters;
+mod product;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,10 @@ pub use activations::Activations;
 pub use bert::{BertModel, MAX_BATCH_TOKENS, Profile};
 pub use config::BertConfig;
 pub use error::ModelError;
+pub use gradient::{
+    Adam, AdamSettings, AdamStep, DistillSettings, Epoch, Gradients, LinearGradient, Loss, NormGradient, Schedule,
+    TEMPERATURE, contrastive, cosine, distill, probe, relation,
+};
 pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
 pub use parameters::DenseWeight;
 pub use sparse::SparseLinear;

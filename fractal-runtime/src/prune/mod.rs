@@ -12,7 +12,7 @@ mod scores;
 
 pub use error::PruneError;
 pub use pruned::Pruned;
-pub use scores::{Given, Magnitude};
+pub use scores::{Given, Magnitude, Taylor};
 
 use crate::tensor::Tensor;
 use fractal_dsl::DType;
