@@ -96,6 +96,18 @@ pub(crate) fn gelu(x: f32) -> f32 {
     if z.abs() > 1.0 { large } else { small }
 }
 
+/// The derivative of [`gelu`]: P(x) + x p(x) for the normal distribution's function P and density p.
+#[inline(always)]
+pub(crate) fn gelu_slope(x: f32) -> f32 {
+    const INVERSE_SQRT_2_PI: f32 = 0.398_942_3;
+    let z = x * FRAC_1_SQRT_2;
+    let small = 0.5 + 0.5 * (z + z * erf_ratio(z * z));
+    let tail = if z.abs() > 4.0 { 0.0 } else { 0.5 * erfc_above_one(z.abs()) };
+    let large = if x > 0.0 { 1.0 - tail } else { tail };
+    let below = if z.abs() > 1.0 { large } else { small };
+    below + x * INVERSE_SQRT_2_PI * exp(-z * z)
+}
+
 /// x / (1 + exp(-x)).
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
@@ -137,6 +149,10 @@ mod tests {
             let expected = 0.5 * wide * (1.0 + erf_f64(wide / 2f64.sqrt()));
             let error = (f64::from(gelu(x)) - expected).abs() / wide.abs().max(1.0);
             assert!(error < 1e-7, "gelu({x}): error {error}");
+            let density = (-0.5 * wide * wide).exp() / (2.0 * std::f64::consts::PI).sqrt();
+            let expected = 0.5 * (1.0 + erf_f64(wide / 2f64.sqrt())) + wide * density;
+            let error = (f64::from(gelu_slope(x)) - expected).abs();
+            assert!(error < 3e-7, "gelu_slope({x}): error {error}");
             let expected = wide / (1.0 + (-wide).exp());
             let error = (f64::from(silu(x)) - expected).abs() / expected.abs().max(1e-30);
             assert!(error < 1e-6, "silu({x}): relative error {error}");

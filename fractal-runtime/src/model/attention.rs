@@ -10,7 +10,7 @@ use super::Activations;
 use crate::math;
 
 /// Values that one accumulator holds: a multiple of every vector width in use.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Queries that share each load of a key or value; their accumulators are independent, which hides the latency of adds.
 const QUERIES: usize = 4;
@@ -184,7 +184,7 @@ fn outer_products<'a>(
 
 /// Replaces scores by e^(scale (score - greatest score)) and returns their sum.
 #[inline(always)]
-fn softmax_numerators(scores: &mut [[f32; LANES]], scale: f32) -> f32 {
+pub(super) fn softmax_numerators(scores: &mut [[f32; LANES]], scale: f32) -> f32 {
     let mut greatest = [f32::NEG_INFINITY; LANES];
     for block in scores.iter() {
         for lane in 0..LANES {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::block::{Block, Buffers};
-use super::norm::LayerNorm;
+use super::block::{Block, BlockTape, Buffers, Pass};
+use super::norm::{LayerNorm, Normed};
 use super::{Activations, BertConfig, ModelError, Nonlinearity, Weights};
 
 /// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
@@ -109,11 +109,7 @@ impl BertModel {
 
     /// As [`embed`](Self::embed), and where the time went.
     pub fn embed_profiled(&self, sentences: &[Vec<u32>]) -> Result<(Vec<Vec<f32>>, Profile), ModelError> {
-        let sentences = sentences
-            .iter()
-            .enumerate()
-            .map(|(index, tokens)| self.check_sentence(index, tokens))
-            .collect::<Result<Vec<_>, _>>()?;
+        let sentences = self.check_sentences(sentences)?;
         let mut profile = Profile::default();
         let mut embeddings = Vec::with_capacity(sentences.len());
         let mut rest = &sentences[..];
@@ -123,6 +119,10 @@ impl BertModel {
             rest = behind;
         }
         Ok((embeddings, profile))
+    }
+
+    pub(super) fn check_sentences(&self, sentences: &[Vec<u32>]) -> Result<Vec<Vec<u32>>, ModelError> {
+        sentences.iter().enumerate().map(|(index, tokens)| self.check_sentence(index, tokens)).collect()
     }
 
     pub(super) fn check_sentence(&self, sentence: usize, tokens: &[u32]) -> Result<Vec<u32>, ModelError> {
@@ -143,27 +143,40 @@ impl BertModel {
     }
 
     fn embed_part(&self, sentences: &[Vec<u32>], profile: &mut Profile) -> Result<Vec<Vec<f32>>, ModelError> {
-        let mut spans = Vec::with_capacity(sentences.len());
-        let mut tokens = 0;
-        for sentence in sentences {
-            spans.push(tokens..tokens + sentence.len());
-            tokens += sentence.len();
-        }
-        let start = Instant::now();
-        let mut x = self.look_up(sentences, tokens);
-        self.embedding_norm.apply(&mut x);
-        profile.other += start.elapsed();
-
-        let mut buffers = Buffers::new(&self.config, tokens);
-        let heads = self.config.num_attention_heads;
-        for block in &self.blocks {
-            block.forward(heads, self.nonlinearity, &spans, &mut x, &mut buffers, profile)?;
-        }
-
+        let spans = spans(sentences);
+        let x = self.encode(sentences, &spans, profile, None)?;
         let start = Instant::now();
         let embeddings = spans.par_iter().map(|span| pool(&x, span)).collect();
         profile.other += start.elapsed();
         Ok(embeddings)
+    }
+
+    /// The encoder's result \[hidden, tokens\] for sentences side by side. A tape, of as many tokens, takes what the
+    /// gradient needs.
+    pub(super) fn encode(
+        &self,
+        sentences: &[Vec<u32>],
+        spans: &[Range<usize>],
+        profile: &mut Profile,
+        mut tape: Option<&mut Tape>,
+    ) -> Result<Activations, ModelError> {
+        let tokens = spans.last().map_or(0, |span| span.end);
+        let start = Instant::now();
+        let mut x = self.look_up(sentences, tokens);
+        self.embedding_norm.apply(&mut x, tape.as_deref_mut().map(|tape| &mut tape.embedding));
+        profile.other += start.elapsed();
+
+        let mut buffers = Buffers::new(&self.config, tokens);
+        let pass = self.pass(spans);
+        for (index, block) in self.blocks.iter().enumerate() {
+            let tape = tape.as_deref_mut().map(|tape| &mut tape.blocks[index]);
+            block.forward(pass, &mut x, &mut buffers, profile, tape)?;
+        }
+        Ok(x)
+    }
+
+    pub(super) fn pass<'a>(&self, spans: &'a [Range<usize>]) -> Pass<'a> {
+        Pass { heads: self.config.num_attention_heads, nonlinearity: self.nonlinearity, spans }
     }
 
     /// The sum of the embedding tables, feature-major.
@@ -188,8 +201,32 @@ impl BertModel {
     }
 }
 
+/// What the encoder leaves to its gradient.
+pub(super) struct Tape {
+    pub(super) embedding: Normed,
+    pub(super) blocks: Vec<BlockTape>,
+}
+
+impl Tape {
+    pub(super) fn new(config: &BertConfig, tokens: usize) -> Self {
+        let blocks = (0..config.num_hidden_layers).map(|_| BlockTape::new(config, tokens)).collect();
+        Self { embedding: Normed::zeros(config.hidden_size, tokens), blocks }
+    }
+}
+
+/// Where each of the sentences lies when their tokens lie side by side.
+pub(super) fn spans(sentences: &[Vec<u32>]) -> Vec<Range<usize>> {
+    let mut tokens = 0;
+    let spans = sentences.iter().map(|sentence| {
+        let start = tokens;
+        tokens += sentence.len();
+        start..tokens
+    });
+    spans.collect()
+}
+
 /// How many of the first sentences fit [`MAX_BATCH_TOKENS`]; at least one.
-fn part_len(sentences: &[Vec<u32>]) -> usize {
+pub(super) fn part_len(sentences: &[Vec<u32>]) -> usize {
     let mut tokens = 0;
     let fit = sentences
         .iter()
@@ -201,14 +238,23 @@ fn part_len(sentences: &[Vec<u32>]) -> usize {
     fit.max(1)
 }
 
+/// The least length that the mean over a sentence is divided by, that of the sentence-transformers reference: a zero
+/// vector stays zero.
+pub(super) const LEAST_NORM: f32 = 1e-12;
+
 /// The mean over a sentence's tokens, scaled to length 1.
-fn pool(x: &Activations, span: &Range<usize>) -> Vec<f32> {
-    let inverse = 1.0 / span.len() as f32;
-    let mut mean: Vec<f32> =
-        (0..x.features()).map(|feature| x.row(feature)[span.clone()].iter().sum::<f32>() * inverse).collect();
-    let norm = mean.iter().map(|v| v * v).sum::<f32>().sqrt();
-    // The bound is that of the sentence-transformers reference: a zero vector stays zero.
-    let scale = 1.0 / norm.max(1e-12);
+pub(super) fn pool(x: &Activations, span: &Range<usize>) -> Vec<f32> {
+    let (mut mean, norm) = mean(x, span);
+    let scale = 1.0 / norm.max(LEAST_NORM);
     mean.iter_mut().for_each(|v| *v *= scale);
     mean
+}
+
+/// The mean over a sentence's tokens, and its length.
+pub(super) fn mean(x: &Activations, span: &Range<usize>) -> (Vec<f32>, f32) {
+    let inverse = 1.0 / span.len() as f32;
+    let mean: Vec<f32> =
+        (0..x.features()).map(|feature| x.row(feature)[span.clone()].iter().sum::<f32>() * inverse).collect();
+    let norm = mean.iter().map(|v| v * v).sum::<f32>().sqrt();
+    (mean, norm)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::attention::attention;
-use super::norm::LayerNorm;
+use super::norm::{LayerNorm, Normed};
 use super::{Activations, BertConfig, DenseLinear, Epilogue, LinearOp, ModelError, Nonlinearity, Profile, Weights};
 
 #[derive(Clone)]
@@ -29,6 +29,15 @@ pub(super) struct Linear {
     pub(super) replaced: Option<Arc<dyn LinearOp>>,
 }
 
+/// What every block of a pass is told alike.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub(super) heads: usize,
+    pub(super) nonlinearity: Nonlinearity,
+    /// The tokens of each sentence.
+    pub(super) spans: &'a [Range<usize>],
+}
+
 /// What one block writes, reused by the next.
 pub(super) struct Buffers {
     query: Activations,
@@ -37,6 +46,26 @@ pub(super) struct Buffers {
     context: Activations,
     attended: Activations,
     wide: Activations,
+}
+
+/// What a block leaves to its gradient, besides its input.
+pub(super) struct BlockTape {
+    pub(super) query: Activations,
+    pub(super) key: Activations,
+    pub(super) value: Activations,
+    pub(super) context: Activations,
+    pub(super) attended: Normed,
+    /// Before the nonlinearity.
+    pub(super) wide: Activations,
+    pub(super) output: Normed,
+}
+
+impl BlockTape {
+    pub(super) fn new(config: &BertConfig, tokens: usize) -> Self {
+        let Buffers { query, key, value, context, attended: _, wide } = Buffers::new(config, tokens);
+        let normed = || Normed::zeros(config.hidden_size, tokens);
+        Self { query, key, value, context, attended: normed(), wide, output: normed() }
+    }
 }
 
 impl Buffers {
@@ -80,16 +109,17 @@ impl Block {
         ]
     }
 
-    /// Replaces `x`\[hidden, tokens\] by the block's result.
+    /// Replaces `x`\[hidden, tokens\] by the block's result. A tape takes what the gradient needs; the result is the
+    /// same to the last bit where the operators are dense.
     pub(super) fn forward(
         &self,
-        heads: usize,
-        nonlinearity: Nonlinearity,
-        spans: &[Range<usize>],
+        pass: Pass<'_>,
         x: &mut Activations,
         buffers: &mut Buffers,
         profile: &mut Profile,
+        mut tape: Option<&mut BlockTape>,
     ) -> Result<(), ModelError> {
+        let Pass { heads, nonlinearity, spans } = pass;
         let Buffers { query, key, value, context, attended, wide } = buffers;
         let mut clock = Instant::now();
         let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed();
@@ -102,13 +132,25 @@ impl Block {
         profile.attention += lap();
         self.attention_output.forward(context, attended, None, Some(x))?;
         profile.linear += lap();
-        self.attention_norm.apply(attended);
+        self.attention_norm.apply(attended, tape.as_deref_mut().map(|tape| &mut tape.attended));
         profile.other += lap();
-        self.intermediate.forward(attended, wide, Some(nonlinearity), None)?;
+        match &mut tape {
+            None => self.intermediate.forward(attended, wide, Some(nonlinearity), None)?,
+            Some(tape) => {
+                self.intermediate.forward(attended, &mut tape.wide, None, None)?;
+                nonlinearity.apply(&tape.wide, wide);
+            }
+        }
         self.output.forward(wide, x, None, Some(attended))?;
         profile.linear += lap();
-        self.output_norm.apply(x);
+        self.output_norm.apply(x, tape.as_deref_mut().map(|tape| &mut tape.output));
         profile.other += lap();
+        if let Some(tape) = tape {
+            std::mem::swap(query, &mut tape.query);
+            std::mem::swap(key, &mut tape.key);
+            std::mem::swap(value, &mut tape.value);
+            std::mem::swap(context, &mut tape.context);
+        }
         Ok(())
     }
 }

@@ -109,7 +109,7 @@ impl BertModel {
                 part.context = model.blocks[number].attend(heads, &part.spans, &part.pruned)?;
                 let wanted = difference(&part.dense_attended, &part.pruned);
                 add(&mut statistics, &dense.attention_output, &part.context, &wanted)?;
-                dense.attention_norm.apply(&mut part.dense_attended);
+                dense.attention_norm.apply(&mut part.dense_attended, None);
             }
             layer(&mut model, &dense.attention_output, statistics)?;
 
@@ -117,7 +117,7 @@ impl BertModel {
             for part in &mut parts {
                 let own = &model.blocks[number];
                 part.attended = own.attention_output.added(&part.context, &part.pruned)?;
-                own.attention_norm.apply(&mut part.attended);
+                own.attention_norm.apply(&mut part.attended, None);
                 let wanted = dense.intermediate.plain(&part.dense_attended)?;
                 add(&mut statistics, &dense.intermediate, &part.attended, &wanted)?;
             }
@@ -130,14 +130,14 @@ impl BertModel {
                 let wide = self.wide(&model.blocks[number], &part.attended)?;
                 let wanted = difference(&part.dense, &part.attended);
                 add(&mut statistics, &dense.output, &wide, &wanted)?;
-                dense.output_norm.apply(&mut part.dense);
+                dense.output_norm.apply(&mut part.dense, None);
             }
             layer(&mut model, &dense.output, statistics)?;
             for part in &mut parts {
                 let own = &model.blocks[number];
                 let wide = self.wide(own, &part.attended)?;
                 part.pruned = own.output.added(&wide, &part.attended)?;
-                own.output_norm.apply(&mut part.pruned);
+                own.output_norm.apply(&mut part.pruned, None);
             }
         }
         Ok(model)
@@ -159,7 +159,7 @@ impl BertModel {
                 begin + sentence.len()
             });
             let mut x = self.look_up(&together, tokens);
-            self.embedding_norm.apply(&mut x);
+            self.embedding_norm.apply(&mut x, None);
             let none = Activations::default;
             let pruned = x.clone();
             parts.push(Part { spans, dense: x, pruned, context: none(), dense_attended: none(), attended: none() });

@@ -139,6 +139,67 @@ pub enum ModelError {
         /// \[n, k\] of the operator.
         got: [usize; 2],
     },
+    /// A layer runs an operator whose weight the model does not know, so that it has no gradient.
+    #[error(
+        "linear layer `{name}` runs `{operator}`; expected its dense weight: set the weight that the operator stands for"
+    )]
+    NotDense {
+        /// The layer.
+        name: String,
+        /// What it runs.
+        operator: String,
+    },
+    /// Embeddings, targets or gradients that do not go together.
+    #[error("loss: expected {expected} {what}, found {got}")]
+    LossLength {
+        /// What was counted.
+        what: &'static str,
+        /// How many there must be.
+        expected: usize,
+        /// How many there are.
+        got: usize,
+    },
+    /// A gradient by an embedding is NaN or an infinity.
+    #[error("loss: the gradient by the embedding of sentence {sentence} is not finite")]
+    LossNotFinite {
+        /// Index in the batch.
+        sentence: usize,
+    },
+    /// A target embedding holds a NaN or an infinity.
+    #[error("the target of sentence {sentence} is not finite")]
+    TargetNotFinite {
+        /// Index among the sentences.
+        sentence: usize,
+    },
+    /// A setting of a loss or of training that cannot be.
+    #[error("setting `{name}`: expected {expected}, found {got}")]
+    Setting {
+        /// The field's or argument's name.
+        name: &'static str,
+        /// The admissible values.
+        expected: &'static str,
+        /// The value found.
+        got: String,
+    },
+    /// A mask has another shape than the layer that it is for.
+    #[error("linear layer `{name}`: expected a mask of n, k = {expected:?}, found {got:?}")]
+    MaskShape {
+        /// The layer.
+        name: String,
+        /// \[n, k\] of the layer.
+        expected: [usize; 2],
+        /// \[n, k\] of the mask.
+        got: [usize; 2],
+    },
+    /// Training left the numbers that f32 can hold.
+    #[error("distill: the loss is not finite in epoch {epoch}; a lower learning rate may help")]
+    Diverged {
+        /// The epoch, from 1 on.
+        epoch: usize,
+    },
+    /// A loss of the caller's own could not be computed.
+    #[error("loss: {0}")]
+    Loss(Box<dyn std::error::Error + Send + Sync>),
     /// A linear operator failed while the model ran.
     #[error("linear layer `{name}`: {source}")]
     Operator {

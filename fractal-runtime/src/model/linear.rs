@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::Activations;
+use super::product::{Destination, Threads, View, ViewMut, multiply};
 use crate::math;
 
 /// A linear operator on feature-major activations. Implementations are shared between threads and models.
@@ -107,6 +108,20 @@ impl Epilogue<'_> {
     }
 }
 
+impl Nonlinearity {
+    /// Writes the function of `z` to `y` of the same shape, bit for bit what an epilogue makes of a product plus bias.
+    pub(super) fn apply(self, z: &Activations, y: &mut Activations) {
+        let tokens = z.tokens();
+        if tokens == 0 {
+            return;
+        }
+        y.as_mut_slice().par_chunks_mut(tokens).with_min_len(8).enumerate().for_each(|(feature, row)| {
+            row.copy_from_slice(z.row(feature));
+            pulp::Arch::new().dispatch(EpilogueRow { row, bias: 0.0, nonlinearity: Some(self), residual: None });
+        });
+    }
+}
+
 /// The epilogue of one feature.
 struct EpilogueRow<'a> {
     row: &'a mut [f32],
@@ -181,6 +196,16 @@ impl DenseLinear {
         &self.weight
     }
 
+    /// \[n, k\].
+    pub(super) fn shape(&self) -> [usize; 2] {
+        [self.n, self.k]
+    }
+
+    /// The weight to change in place; clones keep the old one.
+    pub(super) fn weight_mut(&mut self) -> &mut [f32] {
+        Arc::make_mut(&mut self.weight)
+    }
+
     /// Another weight of the same length; clones keep the old one.
     pub(super) fn set_weight(&mut self, weight: Arc<[f32]>) {
         debug_assert_eq!(weight.len(), self.weight.len());
@@ -200,31 +225,9 @@ impl LinearOp for DenseLinear {
     fn forward(&self, x: &Activations, y: &mut Activations, epilogue: &Epilogue<'_>) -> Result<(), LinearError> {
         check_shapes(self.n, self.k, x, y, epilogue)?;
         let m = x.tokens();
-        // SAFETY: `check_shapes` and `new` fix the three buffers to n*m, n*k and k*m values, row-major with the strides
-        // given, and `y` is borrowed mutably, so it overlaps neither operand.
-        unsafe {
-            gemm::gemm(
-                self.n,
-                m,
-                self.k,
-                y.as_mut_slice().as_mut_ptr(),
-                1,
-                m as isize,
-                false,
-                self.weight.as_ptr(),
-                1,
-                self.k as isize,
-                x.as_slice().as_ptr(),
-                1,
-                m as isize,
-                0.0,
-                1.0,
-                false,
-                false,
-                false,
-                gemm::Parallelism::Rayon(0),
-            );
-        }
+        let y_view = ViewMut::new(y.as_mut_slice(), self.n, m, m);
+        let (w, x) = (View::new(&self.weight, self.n, self.k, self.k), View::new(x.as_slice(), self.k, m, m));
+        multiply(y_view, w, x, Destination::Overwritten, Threads::All);
         epilogue.apply(y);
         Ok(())
     }

@@ -13,9 +13,11 @@ mod block;
 mod calibrate;
 mod config;
 mod error;
+mod gradient;
 mod linear;
 mod norm;
 mod parameters;
+mod product;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,10 @@ pub use bert::{BertModel, MAX_BATCH_TOKENS, Profile};
 pub use calibrate::{CalibrateError, NewWeights};
 pub use config::BertConfig;
 pub use error::ModelError;
+pub use gradient::{
+    Adam, AdamSettings, AdamStep, DistillSettings, Epoch, Gradients, LinearGradient, Loss, NormGradient, Schedule,
+    TEMPERATURE, contrastive, cosine, distill, probe, relation,
+};
 pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
 pub use parameters::DenseWeight;
 pub use sparse::SparseLinear;

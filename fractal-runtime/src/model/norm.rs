@@ -16,7 +16,7 @@ pub(super) struct LayerNorm {
 }
 
 /// Tokens whose statistics one task gathers: wide enough for vectors, small enough to balance.
-const TOKEN_BLOCK: usize = 64;
+pub(super) const TOKEN_BLOCK: usize = 64;
 
 impl LayerNorm {
     /// Checkpoints converted from TensorFlow call the scale gamma and the shift beta.
@@ -34,8 +34,8 @@ impl LayerNorm {
         }))
     }
 
-    /// Normalises each column of `x` in place.
-    pub(super) fn apply(&self, x: &mut Activations) {
+    /// Normalises each column of `x` in place; `record`, of the same shape, is given what the gradient needs.
+    pub(super) fn apply(&self, x: &mut Activations, record: Option<&mut Normed>) {
         let tokens = x.tokens();
         if tokens == 0 {
             return;
@@ -54,15 +54,45 @@ impl LayerNorm {
                 });
             },
         );
-        x.as_mut_slice().par_chunks_mut(tokens).with_min_len(16).enumerate().for_each(|(feature, row)| {
-            pulp::Arch::new().dispatch(NormaliseRow {
-                row,
-                mean: &mean,
-                scale: &scale,
-                gamma: self.gamma[feature],
-                beta: self.beta[feature],
-            });
+        let normalise = |feature: usize, row: &mut [f32], normed: Option<&mut [f32]>| {
+            let (gamma, beta) = (self.gamma[feature], self.beta[feature]);
+            pulp::Arch::new().dispatch(NormaliseRow { row, normed, mean: &mean, scale: &scale, gamma, beta });
+        };
+        let rows = x.as_mut_slice().par_chunks_mut(tokens).with_min_len(16).enumerate();
+        match record {
+            None => rows.for_each(|(feature, row)| normalise(feature, row, None)),
+            Some(record) => {
+                let normed = record.values.as_mut_slice().par_chunks_mut(tokens);
+                rows.zip(normed).for_each(|((feature, row), normed)| normalise(feature, row, Some(normed)));
+                record.scale = scale;
+            }
+        }
+    }
+
+    /// What [`apply`](Self::apply) made of a recorded input, to the last bit.
+    pub(super) fn result(&self, normed: &Normed, y: &mut Activations) {
+        let tokens = y.tokens();
+        if tokens == 0 {
+            return;
+        }
+        y.as_mut_slice().par_chunks_mut(tokens).with_min_len(16).enumerate().for_each(|(feature, row)| {
+            let (gamma, beta) = (self.gamma[feature], self.beta[feature]);
+            row.iter_mut().zip(normed.values.row(feature)).for_each(|(y, v)| *y = v * gamma + beta);
         });
+    }
+}
+
+/// What a LayerNorm leaves to its gradient.
+pub(super) struct Normed {
+    /// (x - mean) scale, \[features, tokens\].
+    pub(super) values: Activations,
+    /// 1/sqrt(variance + epsilon) of each token.
+    pub(super) scale: Vec<f32>,
+}
+
+impl Normed {
+    pub(super) fn zeros(features: usize, tokens: usize) -> Self {
+        Self { values: Activations::zeros(features, tokens), scale: vec![] }
     }
 }
 
@@ -101,9 +131,10 @@ impl pulp::WithSimd for Statistics<'_> {
     }
 }
 
-/// (x - mean) scale gamma + beta for one feature of all tokens.
+/// (x - mean) scale gamma + beta for one feature of all tokens; without gamma and beta in `normed`.
 struct NormaliseRow<'a> {
     row: &'a mut [f32],
+    normed: Option<&'a mut [f32]>,
     mean: &'a [f32],
     scale: &'a [f32],
     gamma: f32,
@@ -115,8 +146,14 @@ impl pulp::WithSimd for NormaliseRow<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        for ((v, mean), scale) in self.row.iter_mut().zip(self.mean).zip(self.scale) {
-            *v = (*v - mean) * scale * self.gamma + self.beta;
+        let Self { row, normed, mean, scale, gamma, beta } = self;
+        let values = row.iter_mut().zip(mean).zip(scale);
+        match normed {
+            None => values.for_each(|((v, mean), scale)| *v = (*v - mean) * scale * gamma + beta),
+            Some(normed) => values.zip(normed).for_each(|(((v, mean), scale), normed)| {
+                *normed = (*v - mean) * scale;
+                *v = *normed * gamma + beta;
+            }),
         }
     }
 }

@@ -59,7 +59,7 @@ impl BertModel {
     /// the operator in its epilogue.
     pub fn replace(&mut self, name: &str, op: Box<dyn LinearOp>) -> Result<(), ModelError> {
         let linear = self.linear_mut(name)?;
-        let expected = [linear.dense.n(), linear.dense.k()];
+        let expected = linear.dense.shape();
         let got = [op.n(), op.k()];
         if got != expected {
             return Err(ModelError::OperatorShape { name: name.into(), expected, got });

@@ -11,6 +11,8 @@ use safetensors::tensor::TensorView;
 
 use super::*;
 
+mod distill;
+mod gradient;
 mod parameters;
 
 const HIDDEN: usize = 32;

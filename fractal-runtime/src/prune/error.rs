@@ -79,6 +79,26 @@ pub enum PruneError {
     /// The dense weight could not be made.
     #[error("prune: {0}")]
     Tensor(#[from] TensorError),
+    /// There is not one gradient for each weight.
+    #[error("prune: expected {expected} gradients, one for each weight, found {found}")]
+    GradientLength {
+        /// Weights.
+        expected: usize,
+        /// Gradients.
+        found: usize,
+    },
+    /// A gradient that is NaN or an infinity, or a mean square below 0.
+    #[error("prune: the gradient of the weight at ({n}, {k}) is {value}; expected {expected}")]
+    Gradient {
+        /// Row.
+        n: usize,
+        /// Column.
+        k: usize,
+        /// The gradient, or the mean of its squares.
+        value: f32,
+        /// What it may be.
+        expected: &'static str,
+    },
     /// Scores that could not be computed.
     #[error("prune: importance: {0}")]
     Importance(Box<dyn std::error::Error + Send + Sync>),

@@ -12,6 +12,65 @@ impl Importance for Magnitude {
     }
 }
 
+/// By how much a loss changes, to first order, where a weight w of gradient g becomes 0: |w g| (Molchanov et al.,
+/// Importance Estimation for Neural Network Pruning, 2019, eq. 3 before it is squared).
+///
+/// The loss needs a slope: the distance of a model's embeddings to themselves has none. Of a sentence embedder, the
+/// gradients of [`contrastive`](crate::model::contrastive) have one, and so has the mean of squared gradients of
+/// [`probe`](crate::model::probe).
+#[derive(Clone, Debug)]
+pub struct Taylor {
+    /// Absolute values of the gradients, row-major.
+    gradients: Vec<f32>,
+}
+
+impl Taylor {
+    /// From the gradients \[n, k\] of the loss by the weights, row-major.
+    ///
+    /// # Errors
+    /// [`PruneError`] where there are not n k gradients, or one is not finite.
+    pub fn new(gradients: Vec<f32>, n: usize, k: usize) -> Result<Self, PruneError> {
+        check_gradients(&gradients, n, k, "a finite number", f32::is_finite)?;
+        Ok(Self { gradients: gradients.into_iter().map(f32::abs).collect() })
+    }
+
+    /// From the means of squared gradients over batches: the scores are the root mean square of w g, where gradients of
+    /// opposite signs do not cancel.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); also for a negative mean.
+    pub fn from_squares(squares: Vec<f32>, n: usize, k: usize) -> Result<Self, PruneError> {
+        let fits = |value: f32| value.is_finite() && value >= 0.0;
+        check_gradients(&squares, n, k, "a finite mean square of at least 0", fits)?;
+        Ok(Self { gradients: squares.into_iter().map(f32::sqrt).collect() })
+    }
+}
+
+fn check_gradients(
+    values: &[f32],
+    n: usize,
+    k: usize,
+    expected: &'static str,
+    fits: impl Fn(f32) -> bool,
+) -> Result<(), PruneError> {
+    if n.checked_mul(k) != Some(values.len()) {
+        return Err(PruneError::GradientLength { expected: n.saturating_mul(k), found: values.len() });
+    }
+    match values.iter().position(|&value| !fits(value)) {
+        Some(at) => Err(PruneError::Gradient { n: at / k, k: at % k, value: values[at], expected }),
+        None => Ok(()),
+    }
+}
+
+impl Importance for Taylor {
+    fn scores(&self, weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
+        if weights.len() != self.gradients.len() {
+            return Err(PruneError::GradientLength { expected: weights.len(), found: self.gradients.len() });
+        }
+        Ok(weights.iter().zip(&self.gradients).map(|(w, g)| (w * g).abs()).collect())
+    }
+}
+
 /// Scores computed elsewhere, one for each weight.
 #[derive(Clone, Debug)]
 pub struct Given(pub Vec<f32>);
@@ -58,35 +117,31 @@ impl Importance for ActivationAware {
     }
 }
 
-/// |w g|: how much the loss would change, to first order, without the weight (Molchanov et al., Importance estimation for neural
-/// network pruning, 2019, section 3.1).
-#[derive(Clone, Debug)]
-pub struct Taylor {
-    gradients: Vec<f32>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Taylor {
-    /// By the loss' gradient of each weight, \[n, k\], row-major, or its root mean square over batches.
-    ///
-    /// # Errors
-    /// [`PruneError::Calibration`] for a gradient that is not finite.
-    pub fn new(gradients: Vec<f32>) -> Result<Taylor, PruneError> {
-        match gradients.iter().position(|g| !g.is_finite()) {
-            Some(at) => Err(PruneError::Calibration {
-                expected: "finite gradients".into(),
-                found: format!("{} at {at}", gradients[at]),
-            }),
-            None => Ok(Taylor { gradients }),
-        }
+    #[test]
+    fn first_order_scores() {
+        let weights = [1.0, -2.0, 0.0, 4.0, 0.5, -1.0];
+        let taylor = Taylor::new(vec![0.5, 0.25, -3.0, -1.0, 0.0, -2.0], 2, 3).unwrap();
+        assert_eq!(taylor.scores(&weights, 2, 3).unwrap(), [0.5, 0.5, 0.0, 4.0, 0.0, 2.0]);
+        let squares = Taylor::from_squares(vec![0.25, 0.0625, 9.0, 1.0, 0.0, 4.0], 2, 3).unwrap();
+        assert_eq!(squares.scores(&weights, 2, 3).unwrap(), taylor.scores(&weights, 2, 3).unwrap());
     }
-}
 
-impl Importance for Taylor {
-    fn scores(&self, weights: &[f32], n: usize, k: usize) -> Result<Vec<f32>, PruneError> {
-        if self.gradients.len() != n * k {
-            let expected = format!("a gradient for each of {n}*{k} weights");
-            return Err(PruneError::Calibration { expected, found: self.gradients.len().to_string() });
-        }
-        Ok(weights.iter().zip(&self.gradients).map(|(w, g)| (w * g).abs().min(f32::MAX)).collect())
+    #[test]
+    fn gradients_that_do_not_fit_are_refused() {
+        let text = |result: Result<Taylor, PruneError>| result.unwrap_err().to_string();
+        let expected = "prune: expected 6 gradients, one for each weight, found 5";
+        assert_eq!(text(Taylor::new(vec![0.0; 5], 2, 3)), expected);
+        let expected = "prune: the gradient of the weight at (1, 1) is NaN; expected a finite number";
+        assert_eq!(text(Taylor::new(vec![0.0, 0.0, 0.0, 0.0, f32::NAN, 0.0], 2, 3)), expected);
+        let expected = "prune: the gradient of the weight at (0, 1) is -1; expected a finite mean square of at least 0";
+        assert_eq!(text(Taylor::from_squares(vec![0.0, -1.0], 1, 2)), expected);
+        let taylor = Taylor::new(vec![0.0; 6], 2, 3).unwrap();
+        let error = taylor.scores(&[0.0; 4], 2, 2).unwrap_err();
+        assert_eq!(error.to_string(), "prune: expected 4 gradients, one for each weight, found 6");
+        assert!(Taylor::new(vec![], 0, 0).is_ok() && Taylor::new(vec![], usize::MAX, 2).is_err());
     }
 }
