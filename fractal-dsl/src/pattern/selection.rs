@@ -1,5 +1,6 @@
 //! Masks, and the choices that lead to them.
 
+use super::walk::Walk;
 use super::{AxisId, Pattern, PatternError, Step};
 use fixedbitset::FixedBitSet;
 
@@ -159,11 +160,55 @@ impl Selection {
         }
         Ok(())
     }
+
+    /// Whether every region keeps as many iterations as it may and has, and only such as hold an element, as pruning and
+    /// covers choose them. [`Selection::check`] lets fewer pass, and iterations of a tail's padding; kernels need neither
+    /// to be right, but packing leaves places for all that a region may keep.
+    ///
+    /// # Errors
+    /// [`PatternError::Selection`] names the first step that does not fit.
+    pub fn check_filled(&self, pattern: &Pattern) -> Result<(), PatternError> {
+        self.check(pattern)?;
+        let mut walk = Walk::new(pattern);
+        let (mut exists, mut places) = (Vec::new(), Vec::new());
+        for (step, level) in self.of_steps(pattern) {
+            if let (Step::Skip { axis, per, out, .. }, Level::Kept(kept)) = (&pattern.steps()[step], level) {
+                let len = pattern.axis(*axis).len;
+                exists.clear();
+                // Without a tail there is nothing but elements.
+                exists.resize(kept.regions() * len, !pattern.axis(*out).tail);
+                if pattern.axis(*out).tail {
+                    for n in 0..pattern.n() {
+                        walk.row(n, step);
+                        walk.places(per, *axis, &mut places);
+                        (0..pattern.k()).filter(|&k| walk.alive(k)).for_each(|k| exists[places[k]] = true);
+                    }
+                }
+                let most = pattern.kept_per_region(step);
+                for (region, exists) in exists.chunks(len).enumerate() {
+                    check_filled(kept.region(region), exists, most).map_err(|(expected, found)| {
+                        PatternError::Selection { step, expected: format!("{expected} in region {region}"), found }
+                    })?;
+                }
+            }
+            walk.choose(step, level);
+        }
+        Ok(())
+    }
+}
+
+fn check_filled(kept: &[u32], exists: &[bool], most: Option<usize>) -> Result<(), (String, String)> {
+    if let Some(empty) = kept.iter().find(|&&iteration| !exists[iteration as usize]) {
+        return Err(("iterations that hold an element".into(), format!("{empty}, which holds none")));
+    }
+    let least = most.map_or(0, |most| most.min(exists.iter().filter(|&&there| there).count()));
+    let fits = kept.len() >= least;
+    if fits { Ok(()) } else { Err((format!("{least} iterations"), kept.len().to_string())) }
 }
 
 fn check_kept(kept: &Kept, regions: usize, len: usize, most: Option<usize>) -> Result<(), (String, String)> {
     let offsets = &kept.offsets;
-    if offsets.len() != regions + 1 || offsets[0] != 0 || offsets[regions] as usize != kept.kept.len() {
+    if offsets.len() != regions.saturating_add(1) || offsets[0] != 0 || offsets[regions] as usize != kept.kept.len() {
         return Err((format!("{regions} regions"), format!("{} offsets", offsets.len())));
     }
     if let Some(at) = offsets.windows(2).position(|w| w[0] > w[1]) {
