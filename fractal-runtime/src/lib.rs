@@ -24,7 +24,10 @@ pub mod tune;
 pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
-pub use prune::{Given, Importance, Magnitude, PruneError, Pruned, pack_masked, prune};
+pub use prune::{
+    Given, Importance, LayerFault, Magnitude, PruneError, Pruned, PrunedFile, PrunedFileError, PrunedMask, RawTensor,
+    RawType, ReadLimits, StoredWeight, pack_masked, prune,
+};
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;
 pub use tensor::{Tensor, TensorError};
