@@ -14,3 +14,8 @@ pub mod __private {
     pub use fractal_dsl::{Program, expanded, lens};
     pub use fractal_runtime::SparseGemm;
 }
+
+/// The examples of the page on files are run.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/files.md")]
+pub struct FilesPage;

@@ -7,9 +7,11 @@ mod common;
 mod support;
 
 use common::pattern_and_scores;
-use fractal::cuda::KernelPlan;
+use fractal::cuda::{DeviceTiles, KernelPlan};
 use fractal::pattern::{Level, Mask, NAMED_PATTERNS, Pattern};
 use fractal::runtime::{LayerFault, PrunedFileError, RawType};
+use fractal::sched::codegen::KernelConfig;
+use fractal::sched::codegen::tables::{position_place, position_words};
 use fractal::{
     DType, Device, Gemm, Given, Magnitude, Pruned, PrunedFile, PrunedMask, RawTensor, ReadLimits, StoredWeight, Tensor,
     pack_masked, prune,
@@ -134,7 +136,28 @@ proptest! {
         }
         let mask = PrunedMask::new(pattern.clone(), selection).unwrap();
         let weight = Tensor::from_f32(DType::F32, pattern.n(), pattern.k(), &scores).unwrap();
-        comes_back(&mask.prune(&weight).unwrap(), &format!("{:?}", pattern.steps()));
+        let pruned = mask.prune(&weight).unwrap();
+        comes_back(&pruned, &format!("{:?}", pattern.steps()));
+        runs(&pruned, seed);
+    }
+}
+
+/// Positions of 2 of 4 that fall within their groups are put in the order of tensor cores.
+#[test]
+fn two_of_four_runs_in_any_order() {
+    for text in ["2:4", "tvw:16", "vnm:16"] {
+        let pattern = pattern(text, 64, 96, if text == "2:4" { 0.5 } else { 0.25 }, DType::F16);
+        let first = pruned(&pattern, DType::F16, 1);
+        let mut selection = first.selection().clone();
+        if let Some(Level::Kept(kept)) = selection.levels.last_mut() {
+            kept.kept.chunks_mut(2).for_each(|pair| pair.reverse());
+        }
+        let pruned = PrunedMask::new(pattern, selection).unwrap().prune(&first.dense()).unwrap();
+        assert_eq!(pruned.dense(), first.dense());
+        let plan = KernelPlan::new(&Gemm::new(pruned.pattern().clone(), DType::F16), 80).unwrap();
+        assert!(plan.lay_out(&pruned).unwrap().0.intrinsic.is_sparse(), "{text}");
+        let file = file_of(StoredWeight::Packed(pruned));
+        assert!(survives(&file.to_bytes().unwrap(), 1));
     }
 }
 
@@ -579,12 +602,27 @@ fn runs(pruned: &Pruned, seed: u64) {
         assert!(error <= allowed(dtype, k, exact, magnitude), "{}: {found}, expected {exact}", at());
     }
     for sm in [80, 90] {
-        let Ok((_, tables)) = KernelPlan::new(&gemm, sm).and_then(|plan| plan.lay_out(pruned)) else { continue };
-        assert!(
-            tables.rows.iter().all(|&row| row < n as i32) && tables.columns.iter().all(|&column| column < k as i32)
-        );
-        assert!(tables.begin.is_sorted());
+        if let Ok((config, tables)) = KernelPlan::new(&gemm, sm).and_then(|plan| plan.lay_out(pruned)) {
+            assert!(tables.rows.iter().all(|&row| row < n as i32), "{}", at());
+            assert!(tables.columns.iter().all(|&column| column < k as i32), "{}", at());
+            assert!(tables.begin.is_sorted(), "{}", at());
+            assert!(!config.intrinsic.is_sparse() || positions_rise(&config, &tables), "{}", at());
+        }
     }
+}
+
+/// 2 of 4 are two different ones, in the order in which tensor cores take them.
+fn positions_rise(config: &KernelConfig, tables: &DeviceTiles) -> bool {
+    let words = position_words(config);
+    let steps = tables.begin.last().map_or(0, |&steps| steps as usize);
+    (0..steps).all(|step| {
+        (0..config.rows * config.stored_step() / 2).all(|pair| {
+            let (row, pair) = (pair / (config.stored_step() / 2), pair % (config.stored_step() / 2));
+            let (word, bit) = position_place(row, pair);
+            let pair = tables.positions[step * words + word] >> bit & 15;
+            pair & 3 < pair >> 2
+        })
+    })
 }
 
 /// An error with a text, or values that pass every check.
