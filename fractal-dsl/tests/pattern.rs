@@ -466,6 +466,30 @@ proptest! {
     }
 
     #[test]
+    fn what_is_chosen_fills_every_region((pattern, scores) in pattern_and_scores()) {
+        let selection = pattern.project(&scores).unwrap();
+        prop_assert_eq!(selection.check_filled(&pattern), Ok(()));
+        let mask = pattern.mask(&selection).unwrap();
+        let some = Mask::from_fn(pattern.n(), pattern.k(), |n, k| mask.contains(n, k) && scores[n * pattern.k() + k] < 500.0);
+        for mask in [mask, some] {
+            if let Ok(selection) = pattern.cover(&mask) {
+                prop_assert_eq!(selection.check_filled(&pattern), Ok(()));
+            }
+        }
+        // One less is told.
+        for (number, step) in selection.of_steps(&pattern).map(|(number, _)| number).enumerate() {
+            let mut less = selection.clone();
+            if let (Level::Kept(kept), Some(_)) = (&mut less.levels[number], pattern.kept_per_region(step))
+                && kept.kept.pop().is_some()
+            {
+                let all = kept.kept.len() as u32;
+                kept.offsets.iter_mut().for_each(|offset| *offset = all.min(*offset));
+                prop_assert!(less.check(&pattern).is_ok() && less.check_filled(&pattern).is_err());
+            }
+        }
+    }
+
+    #[test]
     fn a_projected_mask_is_admitted_and_packs((pattern, scores) in pattern_and_scores()) {
         let mask = pattern.mask(&pattern.project(&scores).unwrap()).unwrap();
         match pattern.admits(&mask) {

@@ -276,6 +276,21 @@ fn deep_and_long_text_is_an_error_or_fine() {
     assert_eq!(chain.replay(8, 8).unwrap().loops("n").len(), 202);
 }
 
+/// Every split by one less than the length pads to nearly twice: regions are more than a number holds.
+#[test]
+fn splits_that_pad_without_end_do_not_overflow() {
+    let mut text = String::from("let (a80, b80) = split(k, 80);");
+    let mut loops = vec!["a80".to_owned()];
+    for len in (2..80).rev() {
+        text += &format!("let (a{len}, b{len}) = split(b{}, {len});", len + 1);
+        loops.push(format!("a{len}"));
+    }
+    text += &format!("skip(n, per = ({}), keep = ragged 50%);", loops.join(", "));
+    let program = Program::for_pattern_text(&text, 8, 81, DType::F32).unwrap_or_else(|errors| panic!("{errors}"));
+    let pattern = program.pattern(8, 81).unwrap();
+    assert_eq!(pattern.regions(&pattern.order()[..79]), usize::MAX);
+}
+
 #[test]
 fn what_is_loaded_is_checked() {
     let program = Program::builder("A", DType::F32).split("n", 4, "no", "ni").build().unwrap();

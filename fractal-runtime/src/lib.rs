@@ -25,8 +25,9 @@ pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
 pub use prune::{
-    ActivationAware, Given, Importance, LayerStatistics, Magnitude, Method, PruneError, Pruned, Reconstructed,
-    SecondOrder, Taylor, pack_masked, prune,
+    ActivationAware, Given, Importance, LayerFault, LayerStatistics, Magnitude, Method, PruneError, Pruned, PrunedFile,
+    PrunedFileError, PrunedMask, RawTensor, RawType, ReadLimits, Reconstructed, SecondOrder, StoredWeight, Taylor,
+    pack_masked, prune,
 };
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;

@@ -137,9 +137,10 @@ impl Pattern {
         &self.order
     }
 
-    /// Number of regions of a skip over `per`: the product of the axes' lengths.
+    /// Number of regions of a skip over `per`: the product of the axes' lengths, or the greatest number where it overflows
+    /// (each split with a tail pads, so that a product can exceed n*k by far).
     pub fn regions(&self, per: &[AxisId]) -> usize {
-        per.iter().map(|&a| self.axis(a).len).product()
+        per.iter().fold(1, |all, &a| all.saturating_mul(self.axis(a).len))
     }
 
     /// Iterations kept in every full region of the skip at `step`; `None` where it is ragged or no skip.

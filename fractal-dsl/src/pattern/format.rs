@@ -5,7 +5,7 @@
 //! of its own axis; nothing below the last skip has an index. A ragged skip has offsets besides: its loops stand
 //! outermost, and each region has as many of them as it keeps.
 
-use super::{AxisId, AxisKind, Keep, Kept, Level, Pattern, PatternBuilder, Selection, Step};
+use super::{AxisId, AxisKind, IndexArray, Keep, Kept, Level, Pattern, PatternBuilder, Selection, Step};
 use serde::Serialize;
 use std::fmt;
 
@@ -188,7 +188,7 @@ impl Pattern {
                         step: number,
                         per: per.clone(),
                         kept: self.kept_per_region(number),
-                        bits: index_bits(len + usize::from(padded)),
+                        bits: IndexArray::bits_for(len + usize::from(padded)),
                         pad: padded.then_some(len as u32),
                         under_ragged: ragged.as_ref().is_some_and(|r| {
                             r.step < number && per.contains(&r.outer) && r.per.iter().all(|p| per.contains(p))
@@ -201,7 +201,7 @@ impl Pattern {
                         step: number,
                         per: Vec::new(),
                         kept: Some(len),
-                        bits: index_bits(len),
+                        bits: IndexArray::bits_for(len),
                         pad: None,
                         under_ragged: false,
                     });
@@ -289,11 +289,6 @@ struct ThresholdJoin {
     rows_first: bool,
     /// Length of the join's faster axis.
     inner: usize,
-}
-
-/// The narrowest entry that tells `values` values apart.
-fn index_bits(values: usize) -> u8 {
-    [1, 2, 4, 8, 16].into_iter().find(|&bits| values <= 1 << bits).unwrap_or(32)
 }
 
 impl Format {

@@ -21,6 +21,34 @@ impl IndexArray {
         array
     }
 
+    /// The narrowest entries that tell `values` values apart, in bits.
+    pub fn bits_for(values: usize) -> u8 {
+        [1, 2, 4, 8, 16].into_iter().find(|&bits| values <= 1 << bits).unwrap_or(32)
+    }
+
+    /// These entries, each below `bound`, as narrow as that allows.
+    ///
+    /// # Panics
+    /// Where an entry is not below `bound`.
+    pub fn below(bound: usize, entries: &[u32]) -> IndexArray {
+        let mut array = IndexArray::new(IndexArray::bits_for(bound), entries.len(), 0);
+        for (at, &entry) in entries.iter().enumerate() {
+            assert!((entry as usize) < bound, "entry {entry} of an array of entries below {bound}");
+            array.set(at, entry);
+        }
+        array
+    }
+
+    /// Entries below `bound` out of the bytes that [`IndexArray::bytes`] gave; `None` unless they are just as many as `len`
+    /// entries take and hold nothing behind the last one. Whether entries lie below `bound` is not looked at.
+    pub fn from_bytes(bound: usize, len: usize, bytes: &[u8]) -> Option<IndexArray> {
+        let bits = IndexArray::bits_for(bound);
+        let used = len.checked_mul(bits as usize)?;
+        let rest = bytes.last().filter(|_| !used.is_multiple_of(8)).map_or(0, |last| last >> (used % 8));
+        let fits = bytes.len() == used.div_ceil(8) && rest == 0;
+        fits.then(|| IndexArray { bits, len, data: bytes.to_vec() })
+    }
+
     /// Entries.
     pub fn len(&self) -> usize {
         self.len
@@ -57,6 +85,11 @@ impl IndexArray {
                 u32::from(self.data[bit / 8] >> (bit % 8)) & ((1 << bits) - 1)
             }
         }
+    }
+
+    /// The entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.len).map(|at| self.get(at))
     }
 
     fn set(&mut self, at: usize, value: u32) {
@@ -158,7 +191,7 @@ impl<T> Packed<T> {
         let regions = Regions { pattern: &self.pattern, format: &self.format, offsets: &self.offsets };
         let levels =
             choice_steps(&self.pattern).zip(&self.levels).map(|(step, packed)| match &self.pattern.steps[step] {
-                Step::Permute { .. } => Level::Order((0..packed.index.len()).map(|at| packed.index.get(at)).collect()),
+                Step::Permute { .. } => Level::Order(packed.index.iter().collect()),
                 _ => {
                     let mut kept = Kept { offsets: vec![0], kept: Vec::new() };
                     for region in 0..self.pattern.regions(&packed.level.per) {
@@ -308,5 +341,28 @@ impl Regions<'_> {
                 *slot += self.offsets[region.expect("alive")] as usize * ragged.block;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IndexArray;
+
+    #[test]
+    fn entries_come_back_from_their_bytes() {
+        for bound in [1, 2, 3, 4, 5, 16, 17, 256, 257, 65_536, 65_537] {
+            for len in [0, 1, 2, 3, 7, 8, 9] {
+                let entries: Vec<u32> = (0..len).map(|at| ((at * 7 + bound - 1) % bound) as u32).collect();
+                let array = IndexArray::below(bound, &entries);
+                assert_eq!(array.iter().collect::<Vec<_>>(), entries);
+                assert_eq!(IndexArray::from_bytes(bound, len, array.bytes()), Some(array.clone()));
+                assert_eq!(IndexArray::from_bytes(bound, len, &[array.bytes(), &[0]].concat()), None);
+                if let Some((_, shorter)) = array.bytes().split_last() {
+                    assert_eq!(IndexArray::from_bytes(bound, len, shorter), None);
+                }
+            }
+        }
+        assert_eq!(IndexArray::from_bytes(2, 3, &[0b1000]), None);
+        assert_eq!(IndexArray::from_bytes(1 << 20, usize::MAX, &[]), None);
     }
 }

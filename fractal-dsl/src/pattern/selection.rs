@@ -1,7 +1,9 @@
 //! Masks, and the choices that lead to them.
 
+use super::walk::Walk;
 use super::{AxisId, Pattern, PatternError, Step};
 use fixedbitset::FixedBitSet;
+use std::borrow::Cow;
 
 /// Which elements of W[n, k] are kept: one bit an element, row-major.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,11 +161,65 @@ impl Selection {
         }
         Ok(())
     }
+
+    /// Whether every region keeps as many iterations as it may and has, and only such as hold an element, as pruning and
+    /// covers choose them. [`Selection::check`] lets fewer pass, and iterations of a tail's padding; kernels need neither
+    /// to be right, but packing leaves places for all that a region may keep.
+    ///
+    /// # Errors
+    /// [`PatternError::Selection`] names the first step that does not fit.
+    pub fn check_filled(&self, pattern: &Pattern) -> Result<(), PatternError> {
+        self.check(pattern)?;
+        let mut walk = Walk::new(pattern);
+        let (mut exists, mut places) = (Vec::new(), Vec::new());
+        for (step, level) in self.of_steps(pattern) {
+            if let (Step::Skip { axis, per, out, .. }, Level::Kept(kept)) = (&pattern.steps()[step], level) {
+                let len = pattern.axis(*axis).len;
+                let most = pattern.kept_per_region(step);
+                exists.clear();
+                // Without a tail there is nothing but elements.
+                if pattern.axis(*out).tail {
+                    exists.resize(kept.regions() * len, false);
+                    for n in 0..pattern.n() {
+                        walk.row(n, step);
+                        walk.places(per, *axis, &mut places);
+                        (0..pattern.k()).filter(|&k| walk.alive(k)).for_each(|k| exists[places[k]] = true);
+                    }
+                }
+                for region in 0..kept.regions() {
+                    let exists = exists.get(region * len..(region + 1) * len);
+                    check_filled(kept.region(region), len, exists, most).map_err(|(expected, found)| {
+                        PatternError::Selection { step, expected: format!("{expected} in region {region}"), found }
+                    })?;
+                }
+            }
+            walk.choose(step, level);
+        }
+        Ok(())
+    }
+}
+
+/// `exists` tells which of the `len` iterations hold an element; `None`: all do.
+fn check_filled(
+    kept: &[u32],
+    len: usize,
+    exists: Option<&[bool]>,
+    most: Option<usize>,
+) -> Result<(), (String, String)> {
+    let empty = exists.and_then(|exists| kept.iter().find(|&&iteration| !exists[iteration as usize]));
+    if let Some(empty) = empty {
+        return Err(("iterations that hold an element".into(), format!("{empty}, which holds none")));
+    }
+    let there = exists.map_or(len, |exists| exists.iter().filter(|&&there| there).count());
+    match most.map_or(0, |most| most.min(there)) {
+        least if kept.len() < least => Err((format!("{least} iterations"), kept.len().to_string())),
+        _ => Ok(()),
+    }
 }
 
 fn check_kept(kept: &Kept, regions: usize, len: usize, most: Option<usize>) -> Result<(), (String, String)> {
     let offsets = &kept.offsets;
-    if offsets.len() != regions + 1 || offsets[0] != 0 || offsets[regions] as usize != kept.kept.len() {
+    if offsets.len() != regions.saturating_add(1) || offsets[0] != 0 || offsets[regions] as usize != kept.kept.len() {
         return Err((format!("{regions} regions"), format!("{} offsets", offsets.len())));
     }
     if let Some(at) = offsets.windows(2).position(|w| w[0] > w[1]) {
@@ -175,8 +231,10 @@ fn check_kept(kept: &Kept, regions: usize, len: usize, most: Option<usize>) -> R
         if kept.len() > most {
             return Err((format!("at most {most} iterations in region {region}"), kept.len().to_string()));
         }
-        let mut sorted = kept.to_vec();
-        sorted.sort_unstable();
+        let mut sorted = Cow::Borrowed(kept);
+        if !kept.is_sorted() {
+            sorted.to_mut().sort_unstable();
+        }
         if let Some(pair) = sorted.windows(2).find(|w| w[0] == w[1]) {
             return Err((format!("each iteration once in region {region}"), format!("{} twice", pair[0])));
         }

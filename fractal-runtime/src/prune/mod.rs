@@ -7,16 +7,22 @@
 //! | `scores` | weights and what is known about their inputs -> scores |
 //! | `second_order/` | weights and statistics of their inputs -> the mask and the kept weights of least error |
 //! | `pruned` | what was kept, packed |
+//! | `mask` | what was kept, without the weight |
+//! | `file` | pruned weights and masks <-> safetensors files |
 //! | `error` | what can go wrong |
 
 pub mod budget;
 mod error;
+mod file;
+mod mask;
 mod method;
 mod pruned;
 mod scores;
 mod second_order;
 
 pub use error::PruneError;
+pub use file::{LayerFault, PrunedFile, PrunedFileError, RawTensor, RawType, ReadLimits, StoredWeight};
+pub use mask::PrunedMask;
 pub use method::Method;
 pub use pruned::Pruned;
 pub use scores::{ActivationAware, Given, Magnitude, Taylor};
@@ -24,7 +30,7 @@ pub use second_order::{LayerStatistics, Reconstructed, SecondOrder};
 
 use crate::tensor::Tensor;
 use fractal_dsl::DType;
-use fractal_dsl::pattern::{Mask, Pattern};
+use fractal_dsl::pattern::{Mask, Pattern, Selection};
 
 /// How much each weight matters.
 pub trait Importance {
@@ -67,13 +73,23 @@ pub(crate) fn prune_by(pattern: &Pattern, weights: &[f32], dtype: DType, scores:
 /// [`PruneError::Pattern`] where the pattern does not admit the mask.
 pub fn pack_masked(pattern: &Pattern, weight: &Tensor, mask: &Mask) -> Result<Pruned, PruneError> {
     let weights = checked(pattern, weight)?;
-    let selection = pattern.admits(mask)?;
-    let kept = mask.apply(&weights)?;
+    pruned_from(pattern, pattern.admits(mask)?, mask, &weights, weight.dtype())
+}
+
+/// Packs what `mask` keeps, as `selection` places it.
+fn pruned_from(
+    pattern: &Pattern,
+    selection: Selection,
+    mask: &Mask,
+    weights: &[f32],
+    dtype: DType,
+) -> Result<Pruned, PruneError> {
+    let kept = mask.apply(weights)?;
     let sum = |weights: &[f32]| weights.iter().map(|w| f64::from(w.abs())).sum::<f64>();
-    let (all, retained) = (sum(&weights), sum(&kept));
+    let (all, retained) = (sum(weights), sum(&kept));
     let packed = pattern.pack(&selection, &kept)?;
     let retained = if all == 0.0 { 1.0 } else { retained / all };
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count() })
 }
 
 /// The elements of a weight that has the pattern's shape and is finite. A NaN that is kept would reach every token.
