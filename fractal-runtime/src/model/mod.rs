@@ -18,6 +18,7 @@ mod linear;
 mod norm;
 mod parameters;
 mod product;
+mod prune;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -34,5 +35,6 @@ pub use gradient::{
 };
 pub use linear::{DenseLinear, Epilogue, EpilogueKind, LinearError, LinearOp, Nonlinearity, check_shapes};
 pub use parameters::DenseWeight;
+pub use prune::{LayerPlan, PrunedModel};
 pub use sparse::SparseLinear;
 pub use weights::{Tensor, Weights};

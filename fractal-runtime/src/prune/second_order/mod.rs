@@ -89,41 +89,35 @@ impl SecondOrder {
         weight: &Tensor,
         statistics: LayerStatistics,
     ) -> Result<Reconstructed, PruneError> {
-        let weights = super::checked(pattern, weight)?;
-        let (n, k) = (statistics.n, statistics.k);
-        if (n, k) != (pattern.n(), pattern.k()) {
-            let (n, k) = (pattern.n(), pattern.k());
-            return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
-        }
-        if !(self.damping > 0.0 && self.damping.is_finite()) {
-            let expected = "damping above 0, such as 0.01".to_string();
-            return Err(PruneError::Calibration { expected, found: self.damping.to_string() });
-        }
-        let problem = Problem::new(statistics, &weights, self.damping, self.bias);
-        let mut best = vec![0.0; n * k];
-        let mut scores = self.solve(&problem, &problem.dense(), &mut best, unit_columns(pattern)?);
+        self.prune_within(pattern, weight, statistics, None)
+    }
+
+    /// The same where all but `within` was dropped before.
+    ///
+    /// # Errors
+    /// As [`SecondOrder::prune`].
+    pub fn prune_within(
+        &self,
+        pattern: &Pattern,
+        weight: &Tensor,
+        statistics: LayerStatistics,
+        within: Option<&Mask>,
+    ) -> Result<Reconstructed, PruneError> {
+        let (problem, weights) = self.problem(pattern, weight, statistics)?;
+        let mut best = vec![0.0; weights.len()];
+        let first = within.map_or_else(|| problem.dense(), |mask| groups(&problem, mask));
+        let mut scores = self.solve(&problem, &first, &mut best, unit_columns(pattern)?);
         let least = problem.error(&best, &weights);
-        let total: f64 = scores.iter().map(|&s| f64::from(s)).sum();
-        let dense_scores = scores.clone();
+        let first_scores = scores.clone();
         // Stages of what is shared by rows.
-        let first = pattern.project(&scores)?;
-        let finest = sweep::finest_of_rows(pattern, &first);
-        let coarse = if finest.is_some() { pattern.coarser() } else { Some(pattern.clone()) };
-        if let Some(coarse) = coarse.filter(|coarse| coarse.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) {
-            for part in self.parts(&problem, &coarse)? {
-                // The last stage is the pattern itself.
-                if part >= 1.0 && finest.is_none() {
-                    break;
-                }
-                let Some(stage) = coarse.at_stage(part) else { continue };
-                let mask = stage.mask(&stage.project(&scores)?)?;
-                scores = self.solve(&problem, &groups(&problem, &mask), &mut best, unit_columns(&stage)?);
-            }
+        let finest = finest_of_rows(pattern)?;
+        for stage in self.stages(&problem, pattern, finest)? {
+            let mask = stage.mask(&stage.project(&scores)?)?;
+            scores = self.solve(&problem, &groups(&problem, &mask), &mut best, unit_columns(&stage)?);
         }
         let mut selection = pattern.project(&scores)?;
         if let Some(step) = finest {
-            if !self.sweepable(&problem, pattern, &selection, step, &best) {
-                // The coarse choice may have moved.
+            if !solved_before(pattern, &selection, step, &best) {
                 let mask = coarse_mask(pattern, &selection)?;
                 self.solve(&problem, &groups(&problem, &mask), &mut best, 1);
             }
@@ -133,21 +127,92 @@ impl SecondOrder {
         let mask = pattern.mask(&selection)?;
         let mut fitted = if self.update { self.fit(&problem, &mask, &best) } else { mask.apply(&weights)? };
         let bias = if self.bias && self.update { problem.bias(&fitted) } else { None };
-        round(&mut fitted, weight.dtype(), k)?;
+        round(&mut fitted, weight.dtype(), problem.k)?;
         let error = problem.error(&fitted, &weights);
-        let kept_scores: f64 = mask.apply(&dense_scores)?.iter().map(|&s| f64::from(s)).sum();
+        let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
+        let (total, kept_scores) = (sum(&first_scores), sum(&mask.apply(&first_scores)?));
         let packed = pattern.pack(&selection, &fitted)?;
         let retained = if total > 0.0 { kept_scores / total } else { 1.0 };
-        let pruned =
-            Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() };
+        let (dtype, kept) = (weight.dtype(), mask.count());
+        let pruned = Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept };
         Ok(Reconstructed { pruned, bias, error, least })
+    }
+
+    /// How the error grows on the way to `pattern`: hands over density, error and the fitted weights \[n, k\] of each stage, from dense on.
+    /// A last choice of N of M in rows counts in the density only.
+    ///
+    /// # Errors
+    /// As [`SecondOrder::prune`].
+    pub fn curve(
+        &self,
+        pattern: &Pattern,
+        weight: &Tensor,
+        statistics: LayerStatistics,
+        mut point: impl FnMut(f64, f64, &[f32]),
+    ) -> Result<(), PruneError> {
+        let (problem, weights) = self.problem(pattern, weight, statistics)?;
+        let mut best = vec![0.0; weights.len()];
+        let mut scores = self.solve(&problem, &problem.dense(), &mut best, unit_columns(pattern)?);
+        point(1.0, problem.error(&best, &weights), &best);
+        let finest = finest_of_rows(pattern)?;
+        let ratio = |step| match &pattern.steps()[step] {
+            Step::Skip { axis, .. } => {
+                pattern.kept_per_region(step).unwrap_or(1) as f64 / pattern.axis(*axis).len as f64
+            }
+            _ => 1.0,
+        };
+        let finest_part = finest.map_or(1.0, ratio);
+        let mut stages = self.stages(&problem, pattern, finest)?;
+        if finest.is_none() {
+            stages.push(pattern.clone());
+        }
+        for stage in stages {
+            let mask = stage.mask(&stage.project(&scores)?)?;
+            scores = self.solve(&problem, &groups(&problem, &mask), &mut best, unit_columns(&stage)?);
+            point(mask.density() * finest_part, problem.error(&best, &weights), &best);
+        }
+        Ok(())
+    }
+
+    /// Whether the pattern's finest skip chooses a few single columns of one row at a time, as 2:4 does.
+    pub(crate) fn ends_in_rows(pattern: &Pattern) -> bool {
+        finest_of_rows(pattern).is_ok_and(|step| step.is_some())
+    }
+
+    /// The problem, and the old weights.
+    fn problem(
+        &self,
+        pattern: &Pattern,
+        weight: &Tensor,
+        statistics: LayerStatistics,
+    ) -> Result<(Problem, Vec<f32>), PruneError> {
+        let weights = super::checked(pattern, weight)?;
+        if (statistics.n, statistics.k) != (pattern.n(), pattern.k()) {
+            let (n, k) = (pattern.n(), pattern.k());
+            return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
+        }
+        if !(self.damping > 0.0 && self.damping.is_finite()) {
+            let expected = "damping above 0, such as 0.01".to_string();
+            return Err(PruneError::Calibration { expected, found: self.damping.to_string() });
+        }
+        Ok((Problem::new(statistics, &weights, self.damping, self.bias), weights))
+    }
+
+    /// The patterns on the way, the last one left out unless a choice in rows follows it.
+    fn stages(&self, problem: &Problem, pattern: &Pattern, finest: Option<usize>) -> Result<Vec<Pattern>, PruneError> {
+        let coarse = if finest.is_some() { pattern.coarser() } else { Some(pattern.clone()) };
+        let Some(coarse) = coarse.filter(|coarse| coarse.steps().iter().any(|s| matches!(s, Step::Skip { .. }))) else {
+            return Ok(Vec::new());
+        };
+        let parts = self.parts(problem, &coarse)?;
+        let on_the_way = parts.into_iter().filter(|&part| part < 1.0 || finest.is_some());
+        Ok(on_the_way.filter_map(|part| coarse.at_stage(part)).collect())
     }
 
     /// Parts of the way at which stages end.
     fn parts(&self, problem: &Problem, coarse: &Pattern) -> Result<Vec<f64>, PruneError> {
-        let flat = vec![1.0f32; problem.n * problem.k];
-        let tiles = groups(problem, &coarse.mask(&coarse.project(&flat)?)?).len() as f64;
-        let keep = coarse.mask(&coarse.project(&flat)?)?.density();
+        let mask = coarse.mask(&coarse.project(&scattered(problem.n * problem.k))?)?;
+        let (tiles, keep) = (groups(problem, &mask).len() as f64, mask.density());
         let cost = |stages: usize| -> f64 {
             let sides = (1..stages).map(|stage| problem.k as f64 * keep.powf(stage as f64 / stages as f64));
             sides.map(|side| tiles * side.powi(3) * 2.0 / 3.0).sum()
@@ -198,23 +263,6 @@ impl SecondOrder {
         all
     }
 
-    /// Whether `best` is a solution on all that the coarse levels of the selection keep.
-    fn sweepable(
-        &self,
-        problem: &Problem,
-        pattern: &Pattern,
-        selection: &Selection,
-        step: usize,
-        best: &[f32],
-    ) -> bool {
-        let mut same = true;
-        pattern.for_each_place(selection, step, |row, places| {
-            let there = best[row * problem.k..][..problem.k].iter().filter(|&&w| w != 0.0).count();
-            same &= there == places.len() && places.iter().all(|&(column, _, _)| best[row * problem.k + column] != 0.0);
-        });
-        same
-    }
-
     /// The best weights on a mask.
     fn fit(&self, problem: &Problem, mask: &Mask, start: &[f32]) -> Vec<f32> {
         let groups = groups(problem, mask);
@@ -231,9 +279,31 @@ impl SecondOrder {
     }
 }
 
+/// The finest skip where it chooses a few single columns of one row at a time.
+fn finest_of_rows(pattern: &Pattern) -> Result<Option<usize>, PruneError> {
+    let selection = pattern.project(&vec![1.0; pattern.n() * pattern.k()])?;
+    Ok(sweep::finest_of_rows(pattern, &selection))
+}
+
+/// Whether `best` is a solution on all that the levels of the selection before `step` keep.
+fn solved_before(pattern: &Pattern, selection: &Selection, step: usize, best: &[f32]) -> bool {
+    let k = pattern.k();
+    let mut same = true;
+    pattern.for_each_place(selection, step, |row, places| {
+        let there = best[row * k..][..k].iter().filter(|&&w| w != 0.0).count();
+        same &= there == places.len() && places.iter().all(|&(column, _, _)| best[row * k + column] != 0.0);
+    });
+    same
+}
+
 /// The groups of a mask's rows.
 fn groups(problem: &Problem, mask: &Mask) -> Vec<Group> {
     problem.groups(|row| (0..problem.k).filter(|&j| mask.contains(row, j)).collect())
+}
+
+/// Scores by which no two units are alike, so that rows which need not keep the same columns do not.
+fn scattered(len: usize) -> Vec<f32> {
+    (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 8) as f32).collect()
 }
 
 /// What is left before the finest skip.
