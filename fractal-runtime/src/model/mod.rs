@@ -20,6 +20,7 @@ mod parameters;
 mod product;
 mod prune;
 mod sparse;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod weights;

@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use super::ModelError;
+use crate::prune::RawTensor;
 
 /// A safetensors file in memory; tensors are converted to f32 as they are asked for.
 pub struct Weights {
@@ -62,6 +63,16 @@ impl Weights {
     /// The names of all tensors, as in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
+    }
+
+    /// Every tensor as it is stored; names without the prefix that was stripped.
+    pub fn raw(&self) -> impl Iterator<Item = (&str, RawTensor)> {
+        self.entries.iter().map(|(name, entry)| {
+            let bytes = self.bytes[entry.bytes.clone()].to_vec();
+            let tensor = RawTensor::new(entry.dtype, entry.shape.clone(), bytes);
+            let name = name.strip_prefix(&self.prefix).unwrap_or(name);
+            (name, tensor.expect("the header was checked against the file"))
+        })
     }
 
     /// Makes names relative to whatever stands before `anchor` in the file (`bert.`, say), so that a checkpoint of a

@@ -59,6 +59,14 @@ pub enum PruneError {
         /// What was asked for.
         found: String,
     },
+    /// A weight beyond the range of the type it is to be stored in.
+    #[error("prune: the weight {value} is beyond the range of {dtype}: store it in bf16 or f32")]
+    Rounded {
+        /// The weight.
+        value: f32,
+        /// The type.
+        dtype: DType,
+    },
     /// A fitted weight that its type cannot hold.
     #[error(
         "prune: the fitted weight at ({n}, {k}) is {value}, beyond the range of {dtype}: raise the damping, or store it in bf16 or f32"

@@ -1,5 +1,6 @@
 //! A pruned and packed weight.
 
+use super::PruneError;
 use crate::tensor::Tensor;
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Packed, Pattern, Selection};
@@ -39,6 +40,30 @@ impl Pruned {
     /// Storage type of the values.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The same, each value rounded to `dtype`.
+    ///
+    /// # Errors
+    /// [`PruneError::Rounded`] for a value beyond its range.
+    pub fn stored_as(mut self, dtype: DType) -> Result<Pruned, PruneError> {
+        if dtype != DType::F32 {
+            let columns = self.packed.values.len();
+            let rounded = Tensor::from_f32(dtype, 1, columns, &self.packed.values)?.to_f32();
+            if let Some(at) = rounded.iter().position(|v| !v.is_finite()) {
+                return Err(PruneError::Rounded { value: self.packed.values[at], dtype });
+            }
+            self.packed.values = rounded;
+        }
+        self.dtype = dtype;
+        Ok(self)
+    }
+
+    /// The same with another share of retained importance: of the scores that chose the mask, where the weights were fitted since.
+    #[must_use]
+    pub fn with_retained(mut self, retained: f64) -> Pruned {
+        self.retained = retained.clamp(0.0, 1.0);
+        self
     }
 
     /// Importance kept over all importance.

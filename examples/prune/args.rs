@@ -1,0 +1,92 @@
+//! Command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Prune a sentence encoder so that it keeps its task.
+#[derive(Parser)]
+#[command(name = "prune", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Prune by every method to every pattern given, and tell how well each model still finds packages
+    Study(Study),
+}
+
+/// Where the model and its texts are.
+#[derive(Args, Clone)]
+pub struct Inputs {
+    /// Directory with config.json, model.safetensors and tokenizer.json
+    #[arg(long, value_name = "DIR", default_value = "weights/minilm")]
+    pub weights: PathBuf,
+    /// Directory that examples/fetch_packages.py filled
+    #[arg(long, value_name = "DIR", default_value = "weights/packages")]
+    pub packages: PathBuf,
+    /// Packages whose descriptions calibrate, at most
+    #[arg(long, value_name = "PACKAGES", default_value_t = 600, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub calibration: u32,
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// What is pruned and how, TOML: see docs/pruning.md
+    #[arg(long, value_name = "FILE")]
+    pub recipe: Option<PathBuf>,
+    /// Calibrate on this text file, one sentence a line, in place of packages
+    #[arg(long, value_name = "FILE")]
+    pub sentences: Option<PathBuf>,
+    /// Write the pruned model here: a whole checkpoint, zero where weights are dropped, that loads where the dense one does
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Write the packed layers here
+    #[arg(long, value_name = "FILE")]
+    pub packed: Option<PathBuf>,
+    /// Keep the model after each step here, and go on from it
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Write the report here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the masks of the layers here, SVG
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
+    /// Tell how well the pruned model finds packages of this part: test or final
+    #[arg(long, value_name = "PART")]
+    pub evaluate: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Study {
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub pattern: Vec<String>,
+    /// magnitude, taylor, activation-aware, second-order, second-order+mask (weights stay), second-order+budget, distilled (after budgets)
+    #[arg(long, value_delimiter = ',', default_value = "magnitude,activation-aware,second-order,second-order+budget")]
+    pub method: Vec<String>,
+    /// Part of the packages: test or final
+    #[arg(long, default_value = "test")]
+    pub part: String,
+    /// Packages of it, at most
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub queries: u32,
+    /// Also time the model's linear layers on the GPU, in f16
+    #[arg(long)]
+    pub gpu: bool,
+    /// Write the rows here as JSON, each as soon as it is there
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}

@@ -1,0 +1,266 @@
+//! Recipe, model and texts -> pruned model, files, report.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use fractal::pattern::Mask;
+use fractal::runtime::Reconstructed;
+use fractal::{PrunedFile, PrunedMask, StoredWeight, Tensor};
+use fractal_runtime::model::{BertModel, DistillSettings, LayerPlan, PrunedModel, Weights, distill};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::args::{Inputs, Run};
+use crate::recipe::Recipe;
+use crate::retrieval::Task;
+use crate::{Result, json_file, picture, tokens};
+
+/// What is loaded before anything is pruned.
+pub struct Loaded {
+    pub model: BertModel,
+    pub tokenizer: tokenizers::Tokenizer,
+    /// Of the calibration: short and long texts in turns, where they are packages.
+    pub sentences: Vec<Vec<u32>>,
+}
+
+/// Model, tokenizer and calibration texts.
+///
+/// # Errors
+/// What is not there.
+pub fn load(inputs: &Inputs, sentences: Option<&Path>) -> Result<Loaded> {
+    if !inputs.weights.exists() {
+        let weights = inputs.weights.display();
+        return Err(format!("no model at {weights}: run `python3 examples/fetch_minilm.py`, or pass --weights").into());
+    }
+    let tokenizer = tokens::load(None, &inputs.weights)?;
+    let sentences = match sentences {
+        None => Task::read(&inputs.packages, "calibration", &tokenizer, inputs.calibration as usize)?.sentences(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(String::from).collect();
+            if lines.is_empty() {
+                return Err(format!("{}: expected a text of one sentence a line, found none", path.display()).into());
+            }
+            tokens::encode(&tokenizer, &lines)?
+        }
+    };
+    Ok(Loaded { model: BertModel::load(&inputs.weights)?, tokenizer, sentences })
+}
+
+/// The note under which a state tells what it belongs to.
+const NOTE: &str = "fractal-prune";
+
+/// The command.
+///
+/// # Errors
+/// Whatever keeps it from its end.
+pub fn run(args: &Run) -> Result<()> {
+    let recipe = match &args.recipe {
+        Some(path) => Recipe::read(path)?,
+        None => Recipe { pattern: Some("2:4".into()), ..Recipe::default() },
+    };
+    for path in [&args.out, &args.packed, &args.state, &args.json, &args.picture].into_iter().flatten() {
+        json_file::check_writable(path)?;
+    }
+    let loaded = load(&args.inputs, args.sentences.as_deref())?;
+    let task = match &args.evaluate {
+        Some(part) => Some(Task::read(&args.inputs.packages, part, &loaded.tokenizer, usize::MAX)?),
+        None => None,
+    };
+    let tokens: usize = loaded.sentences.iter().map(Vec::len).sum();
+    println!("calibration: {} texts, {tokens} tokens", loaded.sentences.len());
+    let begin = Instant::now();
+    let (pruned, plan) = prune(&recipe, &loaded, args.state.as_deref())?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let report = report(&pruned, &plan, seconds);
+    let found = task.map(|task| evaluate(&task, &loaded.model, &pruned.model)).transpose()?;
+    if let Some(path) = &args.out {
+        let directory = if args.inputs.weights.is_dir() {
+            args.inputs.weights.join("model.safetensors")
+        } else {
+            args.inputs.weights.clone()
+        };
+        let mut original = Weights::open(&directory)?;
+        original.strip_prefix_before("embeddings.word_embeddings.weight");
+        let mut file = pruned.checkpoint(&original)?;
+        file.notes.insert("format".into(), "pt".into());
+        file.write(path)?;
+        println!("wrote {}", path.display());
+    }
+    if let Some(path) = &args.packed {
+        pruned.file(StoredWeight::Packed)?.write(path)?;
+        println!("wrote {}", path.display());
+    }
+    if let Some(path) = &args.picture {
+        let names = loaded.model.linear_names();
+        let layers: Vec<_> =
+            names.iter().filter_map(|name| Some((name.as_str(), &pruned.layers.get(name)?.pruned))).collect();
+        json_file::write_text(path, &picture::draw(&layers))?;
+        println!("wrote {}", path.display());
+    }
+    if let Some(path) = &args.json {
+        let mut report = report;
+        report["retrieval"] = found.unwrap_or(Value::Null);
+        json_file::write(path, &report)?;
+    }
+    Ok(())
+}
+
+/// Prunes in the recipe's steps, from where the state has come to; then distils.
+///
+/// # Errors
+/// Whatever keeps a layer from being pruned; a state of another run.
+pub fn prune(
+    recipe: &Recipe,
+    loaded: &Loaded,
+    state: Option<&Path>,
+) -> Result<(PrunedModel, BTreeMap<String, LayerPlan>)> {
+    let bar = bar(0);
+    let (dense, sentences) = (&loaded.model, &loaded.sentences);
+    let tokens: usize = sentences.iter().map(Vec::len).sum();
+    let belongs = |step: usize| {
+        let recipe = format!("{recipe:?}, {} texts of {tokens} tokens", sentences.len());
+        json!({ "step": step, "of": recipe }).to_string()
+    };
+    let mut before: Option<BertModel> = None;
+    let mut first = 1;
+    if let Some(path) = state.filter(|path| path.exists()) {
+        let file = PrunedFile::read(path)?;
+        let found = (1..=recipe.steps).find(|&step| file.notes.get(NOTE) == Some(&belongs(step)));
+        let Some(step) = found else {
+            return Err(
+                format!("{} is the state of another run: remove it, or pass another --state", path.display()).into()
+            );
+        };
+        let mut model = dense.clone();
+        model.set_pruned(&file)?;
+        first = step + 1;
+        bar.println(format!("going on after step {step} of {} in {}", recipe.steps, path.display()));
+        before = Some(model);
+        if step == recipe.steps {
+            // All is there but what follows the last step: that one is taken once more, within what is kept.
+            first = step;
+        }
+    }
+    let plan = recipe.plan(dense, sentences, |what| bar.set_message(what))?;
+    bar.set_length(((recipe.steps + 1 - first) * plan.len()) as u64);
+    let mut pruned = None;
+    for step in first..=recipe.steps {
+        let progress = |name: &str, made: &Reconstructed| {
+            bar.set_message(format!("step {step} of {}, {name}: error {:.4}", recipe.steps, made.error));
+            bar.inc(1);
+        };
+        let made =
+            dense.prune_step(sentences, &plan, recipe.dtype()?, (step, recipe.steps), before.as_ref(), progress)?;
+        if let Some(path) = state {
+            let mut file = made.file(StoredWeight::Packed)?;
+            file.notes.insert(NOTE.into(), belongs(step));
+            file.write(path)?;
+        }
+        before = Some(made.model.clone());
+        pruned = Some(made);
+    }
+    let mut pruned = pruned.ok_or("no step was taken")?;
+    if recipe.distill > 0 {
+        distil(recipe, loaded, &mut pruned, &bar)?;
+    }
+    bar.finish_and_clear();
+    Ok((pruned, plan))
+}
+
+/// Trains what is kept towards the dense embeddings, and packs it again.
+fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &ProgressBar) -> Result<()> {
+    let targets = loaded.model.embed(&loaded.sentences)?;
+    let masks: BTreeMap<String, Mask> =
+        pruned.layers.iter().map(|(name, layer)| (name.clone(), PrunedMask::from(&layer.pruned).mask())).collect();
+    let settings = DistillSettings { epochs: recipe.distill, ..DistillSettings::default() };
+    distill(&mut pruned.model, &masks, &loaded.sentences, &targets, &settings, &mut |epoch| {
+        bar.println(format!("epoch {} of {}: 1 - cosine {:.4}", epoch.epoch, epoch.epochs, epoch.cosine));
+        ControlFlow::Continue(())
+    })?;
+    for (name, layer) in &mut pruned.layers {
+        let weight = pruned.model.weight(name)?;
+        let tensor = Tensor::from_f32(recipe.dtype()?, weight.n, weight.k, weight.data)?;
+        let (retained, mask) = (layer.pruned.retained(), PrunedMask::from(&layer.pruned));
+        layer.pruned = mask.prune(&tensor)?.with_retained(retained);
+        layer.bias = Some(pruned.model.bias(name)?.to_vec());
+    }
+    let fitted: Vec<_> =
+        pruned.layers.iter().map(|(name, layer)| (name.clone(), layer.pruned.dense().to_f32())).collect();
+    for (name, weights) in fitted {
+        let bias = pruned.model.bias(&name)?.to_vec();
+        pruned.model.set_weight(&name, weights, Some(bias))?;
+    }
+    Ok(())
+}
+
+/// Prints the table of layers; the same as JSON.
+fn report(pruned: &PrunedModel, plan: &BTreeMap<String, LayerPlan>, seconds: f64) -> Value {
+    println!("{:44} {:>11}  density  retained   error  of dense  packed MB", "layer", "n x k");
+    let (mut kept, mut all, mut packed, mut dense) = (0, 0, 0, 0);
+    let mut rows = Vec::new();
+    for (name, layer) in &pruned.layers {
+        let weight = &layer.pruned;
+        let (n, k) = (weight.pattern().n(), weight.pattern().k());
+        println!(
+            "{name:44} {:>11}  {:6.2}%  {:7.2}%  {:.4}    {:.4}  {:9.3}",
+            format!("{n} x {k}"),
+            100.0 * (1.0 - weight.sparsity()),
+            100.0 * weight.retained(),
+            layer.error,
+            layer.least,
+            weight.packed_bytes() as f64 / 1e6
+        );
+        kept += weight.kept();
+        all += n * k;
+        packed += weight.packed_bytes();
+        dense += weight.dense_bytes();
+        rows.push(json!({
+            "layer": name, "n": n, "k": k, "density": 1.0 - weight.sparsity(), "retained": weight.retained(),
+            "error": layer.error, "least_error": layer.least, "packed_bytes": weight.packed_bytes(),
+        }));
+    }
+    println!(
+        "{} layers, {:.2} % of the weights kept, {:.2} MB of {:.2} MB; {seconds:.1} s",
+        plan.len(),
+        100.0 * kept as f64 / all.max(1) as f64,
+        packed as f64 / 1e6,
+        dense as f64 / 1e6
+    );
+    println!(
+        "retained: share of the method's scores; error: of the layer's results on the calibration, over their spread; of dense: the same of the best dense weights"
+    );
+    json!({ "layers": rows, "kept": kept, "weights": all, "packed_bytes": packed, "dense_bytes": dense, "seconds": seconds })
+}
+
+fn evaluate(task: &Task, dense: &BertModel, pruned: &BertModel) -> Result<Value> {
+    let embeddings = task.run(dense)?;
+    let (before, after) = (embeddings.find(&embeddings), task.run(pruned)?.find(&embeddings));
+    let (loss, half) = after.loss(&before);
+    println!(
+        "{} packages: recall@1 {:.2} % ({:.2} % dense, {:+.2} +- {:.2} points), MRR {:.4} ({:.4}), cosine {:.4}",
+        task.len(),
+        100.0 * after.recall(),
+        100.0 * before.recall(),
+        -100.0 * loss,
+        100.0 * half,
+        after.mrr(),
+        before.mrr(),
+        after.cosine
+    );
+    Ok(json!({
+        "packages": task.len(), "recall": after.recall(), "dense_recall": before.recall(), "loss": loss, "loss_half_width": half,
+        "mrr": after.mrr(), "dense_mrr": before.mrr(), "cosine": after.cosine,
+    }))
+}
+
+/// A bar of so many layers.
+pub fn bar(len: u64) -> ProgressBar {
+    let bar = ProgressBar::new(len);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
