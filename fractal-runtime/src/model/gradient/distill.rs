@@ -40,7 +40,7 @@ impl Default for DistillSettings {
         Self {
             epochs: 3,
             batch: 64,
-            learning_rate: 2e-4,
+            learning_rate: 1e-4,
             warm_up: 0.1,
             relation: 0.1,
             temperature: TEMPERATURE,
