@@ -74,7 +74,7 @@ pub struct Study {
     /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`
     #[arg(long, value_delimiter = ',', required = true)]
     pub pattern: Vec<String>,
-    /// magnitude, taylor, activation-aware, second-order, second-order+mask (weights stay), second-order+budget, distilled (after budgets)
+    /// magnitude, taylor, activation-aware, second-order, second-order+budget or distilled (after budgets); magnitude+lamp and magnitude+erk
     #[arg(long, value_delimiter = ',', default_value = "magnitude,activation-aware,second-order,second-order+budget")]
     pub method: Vec<String>,
     /// Part of the packages: test or final
@@ -83,6 +83,12 @@ pub struct Study {
     /// Packages of it, at most
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub queries: u32,
+    /// Of second-order methods: added to the Hessian's diagonal, of its mean
+    #[arg(long, default_value_t = 0.01)]
+    pub damping: f64,
+    /// Of second-order methods: stages within a layer
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub stages: u32,
     /// Also time the model's linear layers on the GPU, in f16
     #[arg(long)]
     pub gpu: bool,

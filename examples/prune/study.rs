@@ -68,7 +68,14 @@ pub fn run(args: &Study) -> Result<()> {
             if fixed && recipe.budget != Budget::Uniform && recipe.distill == 0 {
                 continue;
             }
-            let recipe = Recipe { pattern: Some(pattern.clone()), sparsity: *sparsity, ..recipe.clone() };
+            let recipe = Recipe {
+                pattern: Some(pattern.clone()),
+                sparsity: *sparsity,
+                damping: args.damping,
+                stages: args.stages as usize,
+                ..recipe.clone()
+            };
+            recipe.check()?;
             match row(&recipe, &loaded, &task, &embeddings, &dense, gpu.as_ref()) {
                 Ok((row, text)) => {
                     println!("{pattern:18} {:7.2}%  {name:22} {text}", sparsity * 100.0);
