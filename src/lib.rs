@@ -3,8 +3,8 @@
 pub use fractal_dsl::{self as dsl, DType, Diagnostics, Layout, Program, ProgramBuilder, pattern};
 pub use fractal_macros::sparse_gemm;
 pub use fractal_runtime::{
-    self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, SparseGemm, Tensor, cpu,
-    cuda, model, pack_masked, prune,
+    self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, Residue, SparseGemm,
+    Tensor, cpu, cuda, model, pack_masked, prune, prune_with_residue,
 };
 pub use fractal_sched::{self as sched, KernelRequest};
 

@@ -24,7 +24,7 @@ pub mod tune;
 pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
-pub use prune::{Given, Importance, Magnitude, PruneError, Pruned, pack_masked, prune};
+pub use prune::{Given, Importance, Magnitude, PruneError, Pruned, Residue, pack_masked, prune, prune_with_residue};
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;
 pub use tensor::{Tensor, TensorError};

@@ -372,6 +372,10 @@ impl KernelPlan {
         let (tiles, packed) = self.tiles(weight)?;
         let (rows, stored_zeros) = self.block_rows(&tiles)?;
         let config = self.config(rows, stored_zeros, 64, 1);
+        if weight.residue().is_some() {
+            let reason = "expected a weight without a residue".into();
+            return Err(Error::Layout { kernel: config.name(), reason });
+        }
         let tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), weight.kept())
             .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
         Ok((config, tables))

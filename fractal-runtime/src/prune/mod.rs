@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `scores` | weights and what is known about their inputs -> scores |
 //! | `pruned` | what was kept, packed |
+//! | `residue` | single elements restored on top of a pattern |
 //! | `error` | what can go wrong |
 
 mod error;
 mod pruned;
+mod residue;
 mod scores;
 
 pub use error::PruneError;
 pub use pruned::Pruned;
+pub use residue::{Residue, prune_with_residue};
 pub use scores::{Given, Magnitude};
 
 use crate::tensor::Tensor;
@@ -50,7 +53,7 @@ pub(crate) fn prune_by(pattern: &Pattern, weights: &[f32], dtype: DType, scores:
     let all = sum(scores);
     let retained = if all == 0.0 { 1.0 } else { sum(&mask.apply(scores)?) / all };
     let packed = pattern.pack(&selection, weights)?;
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count() })
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count(), residue: None })
 }
 
 /// Packs a weight that is pruned already: `mask` tells which elements are kept.
@@ -65,7 +68,8 @@ pub fn pack_masked(pattern: &Pattern, weight: &Tensor, mask: &Mask) -> Result<Pr
     let (all, retained) = (sum(&weights), sum(&kept));
     let packed = pattern.pack(&selection, &kept)?;
     let retained = if all == 0.0 { 1.0 } else { retained / all };
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype: weight.dtype(), retained, kept: mask.count() })
+    let (pattern, dtype, kept) = (pattern.clone(), weight.dtype(), mask.count());
+    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue: None })
 }
 
 /// The elements of a weight that has the pattern's shape and is finite. A NaN that is kept would reach every token.
