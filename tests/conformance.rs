@@ -167,6 +167,24 @@ const FAMILIES: &[Family] = &[
     ("wgmma_sp_f16_128x", "tvw:128", DType::F16, (4200, 300, 1032), 3),
     ("wgmma_sp_bf16", "2:4", DType::BF16, (260, 3000, 136), 5),
     ("wgmma_sp_f16_64x", "vnm:64", DType::F16, (200, 300, 520), 2),
+    // With a residue; shapes small enough that most columns are met twice.
+    ("gemm_ffma_f32", "tw:128+2%", DType::F32, (260, 300, 264), 1),
+    ("gemm_ffma_f32", "tw:32+5%", DType::F32, (70, 90, 33), 4),
+    ("gemm_ffma_f32", "ew+3%", DType::F32, (130, 140, 12), 2),
+    ("mma_sync_f16", "bw:32x16+2%", DType::F16, (130, 170, 130), 2),
+    ("mma_sync_bf16", "tw:128+2%", DType::BF16, (260, 300, 129), 9),
+    ("mma_sp_f16", "2:4+3%", DType::F16, (130, 200, 75), 1),
+    ("decode", "tw:128+2%", DType::BF16, (300, 700, 1), 1),
+    ("decode", "bw:32x16+2%", DType::F16, (130, 500, 8), 2),
+    ("decode", "tw:64+2%", DType::BF16, (400, 700, 32), 4),
+    ("wgmma_f16_128x", "tw:128+2%", DType::F16, (4200, 300, 1032), 1),
+    ("resident", "tw:128+2%", DType::F16, (2100, 700, 1032), 1),
+    ("resident4_boxes64", "bw:128x64+2%", DType::BF16, (2100, 600, 1032), 3),
+    ("wgmma_f16_64x", "tw:64+2%", DType::F16, (200, 300, 520), 2),
+    ("covered_residue", "ew+2%", DType::F16, (260, 300, 264), 5),
+    ("split", "tw:128+2%", DType::F16, (256, 3000, 264), 1),
+    ("wgmma_sp_f16_128x", "tvw:128+2%", DType::F16, (4200, 300, 1032), 3),
+    ("wgmma_sp_bf16", "2:4+2%", DType::BF16, (260, 3000, 136), 5),
 ];
 
 /// Results that boxes have stored are turned: compute-sanitizer's initcheck takes what the copy engine stores for not set.
@@ -195,6 +213,7 @@ fn each_family_of_kernels_has_a_case() {
     for &(expected, text, dtype, (n, k, m), case) in FAMILIES.iter().chain(TURNED) {
         let name = chosen(text, &gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
         assert!(name.contains(expected), "{text} {dtype} {n}/{k}/{m} runs {name}, expected {expected}");
+        assert_eq!(name.ends_with("_residue"), text.contains('+'), "{text} runs {name}");
     }
 }
 
@@ -219,6 +238,13 @@ const ASKED: &[Asked] = &[
     ("resident4", "tw:128", DType::F16, (260, 900, 264), "resident(w)"),
     ("128x64x64_runs", "bw:128x64", DType::F16, (260, 900, 264), "tile(m, 64); cluster(k, 1); condense(x, 1)"),
     ("boxes16_runs", "bw:128x64", DType::F16, (260, 900, 264), "condense(x, 16)"),
+    ("gemm_ffma_f16", "tw:128+2%", DType::F16, (130, 170, 64), "tensorize(n, m, k, ffma)"),
+    ("gemm_mma_sync_f16_128x32x64", "tw:128+2%", DType::F16, (260, 300, 264), "tensorize(n, m, k, mma_sync)"),
+    ("gemm_mma_sync_f16_32x16x64", "tw:128+2%", DType::F16, (260, 300, 264), "tile(n, 32); tile(m, 16); pipeline(2)"),
+    ("gemm_mma_sp_bf16", "2:4+3%", DType::BF16, (260, 300, 136), "tensorize(n, m, k, mma_sp)"),
+    ("gemm_wgmma_f16_64x512x64", "tw:128+2%", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
+    ("gemm_wgmma_f16_128x128x64_split4", "tw:128+2%", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
+    ("gemm_wgmma_f16_128x256x64_share2", "tw:128+2%", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
 ];
 
 /// The number of a case of [`ASKED`], which says what epilogue it has.

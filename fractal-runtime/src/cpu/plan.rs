@@ -219,7 +219,7 @@ pub struct ValidPlan {
     /// The most columns of X for which vectors lie along n instead of m.
     pub(super) few: usize,
     /// Single elements on top of the tiles.
-    residue: Option<Restored>,
+    residue: Option<Box<Restored>>,
 }
 
 /// A [`Residue`], its columns as positions in [`ValidPlan::used`].
@@ -274,11 +274,10 @@ impl TilePlan {
         let few = few(self.values.len() as f64 / blocks.max(1) as f64);
         let used = self.compact(residue.map_or(&[], Residue::columns));
         let place = |column: &u32| used.binary_search(column).map_or(u32::MAX, |at| at as u32);
-        let residue = residue.map(|residue| Restored {
-            offsets: residue.offsets().to_vec(),
-            ks: BoundedIndices::new(residue.columns().iter().map(place).collect(), used.len())
-                .expect("its columns are used"),
-            values: residue.values().to_vec(),
+        let residue = residue.map(|residue| {
+            let ks = BoundedIndices::new(residue.columns().iter().map(place).collect(), used.len());
+            let (offsets, values) = (residue.offsets().to_vec(), residue.values().to_vec());
+            Box::new(Restored { offsets, ks: ks.expect("its columns are used"), values })
         });
         let k_block = self.k_block(row_wise, used.len());
         let splits = self.splits(k_block, used.len());
