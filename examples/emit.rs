@@ -7,14 +7,14 @@
 use clap::Parser;
 use fractal::cuda::{Gpu, KernelPlan, TableShape};
 use fractal::dsl::EpilogueOp;
-use fractal::pattern::Named;
+use fractal::pattern::PatternSpec;
 use fractal::sched::{Form, Schedule, lower};
-use fractal::{DType, Gemm, Magnitude, Program, Tensor, prune};
+use fractal::{DType, Gemm, Magnitude, Program, Tensor, prune_with_residue};
 
 /// Prints the CUDA source of a sparse GEMM that a GPU of the size of an H200 would run, or its LoopIr.
 #[derive(Parser)]
 struct Args {
-    /// A pattern by name (`tw:128`, `2:4`, …), as a nest, or as the statements of a schedule.
+    /// A pattern by name (`tw:128`, `2:4`, `tw:128+1%`, …), as a nest, or as the statements of a schedule.
     #[arg(long, default_value = "tw:128")]
     pattern: String,
     /// Part of the weight that is dropped, where the pattern does not say [default: 0.75].
@@ -70,9 +70,11 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         other => Err(format!("--epilogue: expected bias, residual, relu, gelu or silu, found `{other}`")),
     });
     let epilogue = epilogue.collect::<Result<Vec<_>, _>>()?;
-    let gemm = match args.pattern.parse::<Named>() {
+    let spec = args.pattern.parse::<PatternSpec>();
+    let residue = spec.as_ref().map_or(0.0, PatternSpec::share);
+    let gemm = match spec {
         // A pattern that fixes its sparsity refuses another one.
-        Ok(named) => Gemm::new(named.pattern(n, k, keep.or(named.fixed_keep()).unwrap_or(0.25))?, dtype),
+        Ok(spec) => Gemm::new(spec.pattern(n, k, keep.or(spec.fixed_keep()).unwrap_or(0.25))?, dtype),
         Err(unknown) if !args.pattern.contains([' ', '(']) => return Err(unknown.into()),
         Err(_) => Gemm::of(&Program::for_pattern_text(&args.pattern, n, k, dtype)?, n, k)?,
     };
@@ -91,7 +93,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     let weight = Tensor::from_f32(dtype, n, k, &(0..n * k).map(|_| random()).collect::<Vec<_>>())?;
-    let (least, tables) = plan.lay_out(&prune(&pattern, &weight, &Magnitude)?)?;
+    let (least, tables) = plan.lay_out(&prune_with_residue(&pattern, &weight, &Magnitude, residue)?)?;
     let config = plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)?;
     print!("{}", plan.source(&config)?.text);
     Ok(())

@@ -4,7 +4,8 @@ pub use fractal_dsl::{self as dsl, DType, Diagnostics, Layout, Program, ProgramB
 pub use fractal_macros::sparse_gemm;
 pub use fractal_runtime::{
     self as runtime, Device, Error, Gemm, Given, Importance, Kernel, Layer, Magnitude, Pruned, PrunedFile, PrunedMask,
-    RawTensor, ReadLimits, SparseGemm, StoredWeight, Taylor, Tensor, cpu, cuda, model, pack_masked, prune,
+    RawTensor, ReadLimits, Residue, SparseGemm, StoredWeight, Taylor, Tensor, cpu, cuda, model, pack_masked, prune,
+    prune_with_residue,
 };
 pub use fractal_sched::{self as sched, KernelRequest};
 

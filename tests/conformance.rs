@@ -7,10 +7,11 @@ mod support;
 use fractal::cuda::{Gpu, KernelPlan, TableShape};
 use fractal::sched::Form;
 use fractal::sched::codegen::KernelConfig;
-use fractal::{DType, Device, Error, Gemm, KernelRequest, Magnitude, Tensor, prune};
+use fractal::{DType, Device, Error, Gemm, KernelRequest, Tensor};
 use rayon::prelude::*;
 use support::{
-    FEW_TOKENS, LARGE, PATTERNS, SHAPES, check, check_gemm, check_unkept_activations, cuda_or_skip, gemm, pattern,
+    FEW_TOKENS, LARGE, PATTERNS, RESIDUES, SHAPES, check, check_gemm, check_infinity, check_unkept_activations,
+    cuda_or_skip, gemm, pattern, pruned,
 };
 
 /// Runs all cases whose multiply-adds stay below `most`; a slow backend takes fewer of the large ones.
@@ -60,6 +61,46 @@ macro_rules! conformance {
                         }
                     }
                 });
+            }
+
+            #[test]
+            fn residues() {
+                let Some(device) = $device else { return };
+                let cases = RESIDUES.len() * SHAPES.len();
+                // At once: nearly every case compiles a kernel of its own.
+                (0..cases).into_par_iter().for_each(|case| {
+                    let (p, s) = (case % RESIDUES.len(), case / RESIDUES.len());
+                    let (n, k, m) = SHAPES[s];
+                    if n * k * m <= $most {
+                        check(&device, RESIDUES[p], DType::ALL[(p + s) % 3], (n, k, m), p + s);
+                        check(&device, RESIDUES[p], DType::ALL[(p + s + 1) % 3], (n, k, m), p + s + 1);
+                    }
+                });
+                let few = ["tw:128+2%", "bw:32x16+6%"];
+                (0..few.len() * FEW_TOKENS.len()).into_par_iter().for_each(|case| {
+                    let (p, s) = (case % few.len(), case / few.len());
+                    let (n, k, m) = FEW_TOKENS[s];
+                    if n * k * m <= $most {
+                        check(&device, few[p], DType::ALL[1 + (p + s) % 2], (n, k, m), p + s);
+                    }
+                });
+                RESIDUES.par_iter().for_each(|text| {
+                    for (dtype, m) in DType::ALL.into_iter().flat_map(|dtype| [33, 5, 72].map(|m| (dtype, m))) {
+                        check_unkept_activations(&device, text, dtype, (70, 90, m));
+                        check_infinity(&device, text, dtype, (70, 90, m));
+                    }
+                });
+            }
+
+            #[test]
+            fn large_residues() {
+                let Some(device) = $device else { return };
+                for (p, text) in RESIDUES.iter().enumerate() {
+                    for (s, &(n, k, m)) in LARGE.iter().enumerate().filter(|(_, (n, k, m))| n * k * m <= $most) {
+                        check(&device, text, DType::ALL[(p + s) % 3], (n, k, m), p + s);
+                        check(&device, text, DType::ALL[1 + (p + s) % 2], (n, k, m), p + s + 1);
+                    }
+                }
             }
 
             #[test]
@@ -126,6 +167,24 @@ const FAMILIES: &[Family] = &[
     ("wgmma_sp_f16_128x", "tvw:128", DType::F16, (4200, 300, 1032), 3),
     ("wgmma_sp_bf16", "2:4", DType::BF16, (260, 3000, 136), 5),
     ("wgmma_sp_f16_64x", "vnm:64", DType::F16, (200, 300, 520), 2),
+    // With a residue; shapes small enough that most columns are met twice.
+    ("gemm_ffma_f32", "tw:128+2%", DType::F32, (260, 300, 264), 1),
+    ("gemm_ffma_f32", "tw:32+5%", DType::F32, (70, 90, 33), 4),
+    ("gemm_ffma_f32", "ew+3%", DType::F32, (130, 140, 12), 2),
+    ("mma_sync_f16", "bw:32x16+2%", DType::F16, (130, 170, 130), 2),
+    ("mma_sync_bf16", "tw:128+2%", DType::BF16, (260, 300, 129), 9),
+    ("mma_sp_f16", "2:4+3%", DType::F16, (130, 200, 75), 1),
+    ("decode", "tw:128+2%", DType::BF16, (300, 700, 1), 1),
+    ("decode", "bw:32x16+2%", DType::F16, (130, 500, 8), 2),
+    ("decode", "tw:64+2%", DType::BF16, (400, 700, 32), 4),
+    ("wgmma_f16_128x", "tw:128+2%", DType::F16, (4200, 300, 1032), 1),
+    ("resident", "tw:128+2%", DType::F16, (2100, 700, 1032), 1),
+    ("resident4_boxes64", "bw:128x64+2%", DType::BF16, (2100, 600, 1032), 3),
+    ("wgmma_f16_64x", "tw:64+2%", DType::F16, (200, 300, 520), 2),
+    ("covered_residue", "ew+2%", DType::F16, (260, 300, 264), 5),
+    ("split", "tw:128+2%", DType::F16, (256, 3000, 264), 1),
+    ("wgmma_sp_f16_128x", "tvw:128+2%", DType::F16, (4200, 300, 1032), 3),
+    ("wgmma_sp_bf16", "2:4+2%", DType::BF16, (260, 3000, 136), 5),
 ];
 
 /// Results that boxes have stored are turned: compute-sanitizer's initcheck takes what the copy engine stores for not set.
@@ -135,25 +194,26 @@ const TURNED: &[Family] = &[
 ];
 
 /// The kernel that a GPU of this compute capability runs, or why there is none.
-fn chosen_config(gemm: &Gemm, m: usize, sm: u32) -> Result<KernelConfig, Error> {
+fn chosen_config(text: &str, gemm: &Gemm, m: usize, sm: u32) -> Result<KernelConfig, Error> {
     let (n, k, dtype) = (gemm.pattern().n(), gemm.pattern().k(), gemm.dtype());
     let w: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 1009) as f32 / 1009.0 - 0.5).collect();
     let w = Tensor::from_f32(dtype, n, k, &w)?;
     let plan = KernelPlan::new(gemm, sm)?;
-    let (least, tables) = plan.lay_out(&prune(gemm.pattern(), &w, &Magnitude)?)?;
+    let (least, tables) = plan.lay_out(&pruned(text, gemm.pattern(), &w))?;
     plan.choose(&TableShape::new(&least, &tables, [n, k]), m, Gpu::H200)
 }
 
 /// Its name.
-fn chosen(gemm: &Gemm, m: usize, sm: u32) -> Result<String, Error> {
-    Ok(chosen_config(gemm, m, sm)?.name())
+fn chosen(text: &str, gemm: &Gemm, m: usize, sm: u32) -> Result<String, Error> {
+    Ok(chosen_config(text, gemm, m, sm)?.name())
 }
 
 #[test]
 fn each_family_of_kernels_has_a_case() {
     for &(expected, text, dtype, (n, k, m), case) in FAMILIES.iter().chain(TURNED) {
-        let name = chosen(&gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
+        let name = chosen(text, &gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
         assert!(name.contains(expected), "{text} {dtype} {n}/{k}/{m} runs {name}, expected {expected}");
+        assert_eq!(name.ends_with("_residue"), text.contains('+'), "{text} runs {name}");
     }
 }
 
@@ -178,6 +238,13 @@ const ASKED: &[Asked] = &[
     ("resident4", "tw:128", DType::F16, (260, 900, 264), "resident(w)"),
     ("128x64x64_runs", "bw:128x64", DType::F16, (260, 900, 264), "tile(m, 64); cluster(k, 1); condense(x, 1)"),
     ("boxes16_runs", "bw:128x64", DType::F16, (260, 900, 264), "condense(x, 16)"),
+    ("gemm_ffma_f16", "tw:128+2%", DType::F16, (130, 170, 64), "tensorize(n, m, k, ffma)"),
+    ("gemm_mma_sync_f16_128x32x64", "tw:128+2%", DType::F16, (260, 300, 264), "tensorize(n, m, k, mma_sync)"),
+    ("gemm_mma_sync_f16_32x16x64", "tw:128+2%", DType::F16, (260, 300, 264), "tile(n, 32); tile(m, 16); pipeline(2)"),
+    ("gemm_mma_sp_bf16", "2:4+3%", DType::BF16, (260, 300, 136), "tensorize(n, m, k, mma_sp)"),
+    ("gemm_wgmma_f16_64x512x64", "tw:128+2%", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
+    ("gemm_wgmma_f16_128x128x64_split4", "tw:128+2%", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
+    ("gemm_wgmma_f16_128x256x64_share2", "tw:128+2%", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
 ];
 
 /// The number of a case of [`ASKED`], which says what epilogue it has.
@@ -194,10 +261,10 @@ fn asked(text: &str, dtype: DType, (n, k): (usize, usize), schedule: &str, case:
 fn a_schedule_chooses_its_kernel() {
     for (at, &(expected, text, dtype, (n, k, m), schedule)) in ASKED.iter().enumerate() {
         let case = number(at);
-        let name = chosen(&asked(text, dtype, (n, k), schedule, case), m, 90);
+        let name = chosen(text, &asked(text, dtype, (n, k), schedule, case), m, 90);
         let name = name.unwrap_or_else(|error| panic!("{text} {schedule}: {error}"));
         assert!(name.contains(expected), "{text} {schedule} runs {name}, expected {expected}");
-        let open = chosen(&gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
+        let open = chosen(text, &gemm(&pattern(text, n, k, 0.25, dtype), dtype, case), m, 90).expect("it is chosen");
         assert_ne!(name, open, "{text} {schedule} is what runs anyway");
     }
 }
@@ -206,9 +273,9 @@ fn a_schedule_chooses_its_kernel() {
 fn every_chosen_kernel_can_be_asked_for() {
     for &(_, text, dtype, (n, k, m), case) in FAMILIES.iter().chain(TURNED) {
         let gemm = gemm(&pattern(text, n, k, 0.25, dtype), dtype, case);
-        let config = chosen_config(&gemm, m, 90).expect("it is chosen");
+        let config = chosen_config(text, &gemm, m, 90).expect("it is chosen");
         let asked = gemm.with_request(KernelRequest::of_config(&config));
-        let again = chosen_config(&asked, m, 90).unwrap_or_else(|error| panic!("{}: {error}", config.name()));
+        let again = chosen_config(text, &asked, m, 90).unwrap_or_else(|error| panic!("{}: {error}", config.name()));
         assert_eq!(again, config, "{text} {dtype} {n}/{k}/{m}");
     }
 }
@@ -266,7 +333,7 @@ fn a_schedule_that_no_kernel_follows_is_told() {
         ),
         ("tw:128", DType::F16, (260, 8000, 264), "resident(w)", 90, "asked for resident(w): no kernel for this weight"),
     ] {
-        let error = chosen(&asked(text, dtype, (n, k), schedule, 0), m, sm).expect_err(schedule).to_string();
+        let error = chosen(text, &asked(text, dtype, (n, k), schedule, 0), m, sm).expect_err(schedule).to_string();
         assert!(error.starts_with("schedule: asked for ") && error.contains(expected), "{schedule}: {error}");
     }
 }

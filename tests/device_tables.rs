@@ -4,22 +4,22 @@
 mod support;
 
 use fractal::cuda::KernelPlan;
-use fractal::sched::codegen::tables::{position_place, position_words, weight_place};
-use fractal::{DType, Gemm, Magnitude, Tensor, prune};
+use fractal::sched::codegen::tables::{RESIDUE_BATCH, RESIDUE_ROWS, position_place, position_words, weight_place};
+use fractal::{DType, Gemm, Residue, Tensor};
 use rand::Rng;
-use support::{LARGE, PATTERNS, SHAPES, pattern};
+use support::{LARGE, PATTERNS, RESIDUES, SHAPES, pattern, pruned};
 
 #[test]
 fn tables_hold_the_pruned_weight() {
     let mut rng = rand::rng();
-    for text in PATTERNS {
+    for text in PATTERNS.iter().chain(RESIDUES) {
         for &(n, k, _) in SHAPES.iter().chain(LARGE) {
             for (dtype, sm) in [(DType::F32, 90), (DType::F16, 80), (DType::BF16, 90)] {
                 let at = format!("{text} {dtype} n {n} k {k}");
                 let weights: Vec<f32> = (0..n * k).map(|_| rng.random_range(-1.0f32..1.0)).collect();
                 let weight = Tensor::from_f32(dtype, n, k, &weights).unwrap();
                 let pattern = pattern(text, n, k, 0.25, dtype);
-                let pruned = prune(&pattern, &weight, &Magnitude).unwrap();
+                let pruned = pruned(text, &pattern, &weight);
                 let plan = KernelPlan::new(&Gemm::new(pattern, dtype), sm).unwrap();
                 let (config, tables) = plan.lay_out(&pruned).unwrap_or_else(|e| panic!("{at}: {e}"));
                 let mut dense = vec![0.0f32; n * k];
@@ -54,6 +54,29 @@ fn tables_hold_the_pruned_weight() {
                         }
                     }
                 }
+                let residue = tables.residue.clone().unwrap_or_default();
+                assert_eq!(tables.residue.is_some(), config.residue, "{at}");
+                let mut restored = 0;
+                for (slice, places) in residue.begin.windows(2).enumerate() {
+                    let of_row = |i: usize| tables.rows[slice * RESIDUE_ROWS + i];
+                    assert!(
+                        ((places[1] - places[0]) as usize).is_multiple_of(RESIDUE_BATCH),
+                        "{at}: batches are whole"
+                    );
+                    for i in 0..RESIDUE_ROWS {
+                        let places = places[0] as usize..places[1] as usize;
+                        let elements: Vec<(i32, f32)> =
+                            places.map(|place| residue.elements[place * RESIDUE_ROWS + i]).collect();
+                        let there = elements.iter().take_while(|e| e.0 >= 0).count();
+                        assert!(elements[there..].iter().all(|&e| e == (-1, 0.0)), "{at}: nothing follows a row's end");
+                        for &(column, value) in &elements[..there] {
+                            let place = &mut dense[of_row(i) as usize * k + column as usize];
+                            assert_eq!(*place, 0.0, "{at}: an element that a tile holds too");
+                            (*place, restored) = (value, restored + 1);
+                        }
+                    }
+                }
+                assert_eq!(restored, pruned.residue().map_or(0, Residue::len), "{at}");
                 assert!(stored.iter().all(|&s| s), "{at}: a row that no block stores");
                 assert!(dense == pruned.dense().to_f32(), "{at}: the tables hold another weight");
             }

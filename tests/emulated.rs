@@ -9,7 +9,7 @@ mod support;
 use fractal::cuda::{KernelPlan, TableShape, Traits};
 use fractal::dsl::EpilogueOp;
 use fractal::sched::codegen::{HEADERS, KernelConfig, Parameter, parameters};
-use fractal::{DType, Gemm, Magnitude, Tensor, prune};
+use fractal::{DType, Gemm, Tensor};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::oracle::{Step, masked_gemm};
-use support::{allowed, pattern};
+use support::{allowed, pattern, pruned};
 
 /// A kernel takes seconds where threads are many and cores few.
 const MOST_TIME: Duration = Duration::from_secs(180);
@@ -63,6 +63,18 @@ const CASES: &[Case] = &[
     resident("tw:128", DType::BF16, (600, 200, 520), &["bias", "residual"]),
     resident("bw:128x64", DType::F16, (200, 1800, 264), &[]),
     resident("shfl-vw:128", DType::BF16, (400, 640, 392), &["silu"]),
+    case("tw:128+2%", DType::F16, (300, 1100, 328), 256, 1, &["bias", "gelu"]),
+    case("tw-global:128+3%", DType::BF16, (300, 300, 136), 64, 1, &[]),
+    case("tw:64+2%", DType::BF16, (130, 500, 520), 512, 1, &["residual"]),
+    case("tw:128+3%", DType::F16, (140, 900, 72), 128, 2, &["bias"]),
+    case("tw:128+3%", DType::BF16, (140, 900, 72), 64, 4, &["bias"]),
+    case("bw:128x64+2%", DType::BF16, (200, 640, 136), 128, 1, &["bias", "relu", "residual"]),
+    case("2:4+3%", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
+    case("tvw:128+2%", DType::BF16, (260, 530, 136), 256, 1, &["silu"]),
+    Case { infinite: true, ..case("ew+3%", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
+    Case { share: 2, ..case("tw:128+2%", DType::F16, (300, 600, 656), 256, 1, &["bias"]) },
+    resident("tw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
+    resident("bw:128x64+2%", DType::BF16, (200, 900, 264), &["residual"]),
 ];
 
 const fn resident(
@@ -96,15 +108,33 @@ const fn case(
     }
 }
 
+/// A compiler for C++; without one, the line that says so, or a failure with `FRACTAL_REQUIRE_CXX=1`.
+fn compiler_or_skip() -> Option<String> {
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
+    if Command::new(&compiler).arg("--version").output().is_ok_and(|o| o.status.success()) {
+        return Some(compiler);
+    }
+    let required = std::env::var_os("FRACTAL_REQUIRE_CXX").is_some_and(|value| value == "1");
+    assert!(!required, "no C++ compiler `{compiler}`; set CXX");
+    eprintln!("[SKIP] no C++ compiler `{compiler}`; set CXX");
+    None
+}
+
+#[test]
+fn residues_are_summed_in_every_width() {
+    let Some(compiler) = compiler_or_skip() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    write_headers(folder.path());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/residue.cpp");
+    let program = folder.path().join("residue");
+    compile(&compiler, folder.path(), &source, &program, "residue");
+    let found = Command::new(program).output().unwrap();
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+}
+
 #[test]
 fn kernels_are_right_where_everything_comes_as_late_as_it_may() {
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
-    if !Command::new(&compiler).arg("--version").output().is_ok_and(|o| o.status.success()) {
-        let required = std::env::var_os("FRACTAL_REQUIRE_CXX").is_some_and(|value| value == "1");
-        assert!(!required, "no C++ compiler `{compiler}`; set CXX");
-        eprintln!("[SKIP] no C++ compiler `{compiler}`; set CXX");
-        return;
-    }
+    let Some(compiler) = compiler_or_skip() else { return };
     for case in CASES {
         check(case, &compiler);
     }
@@ -135,7 +165,7 @@ fn check(case: &Case, compiler: &str) {
         })
         .collect();
     let pattern = pattern(case.pattern, n, k, 0.25, dtype);
-    let pruned = prune(&pattern, &w, &Magnitude).unwrap();
+    let pruned = pruned(case.pattern, &pattern, &w);
     let plan = KernelPlan::new(&Gemm::new(pattern.clone(), dtype).with_epilogue(&steps), 90).unwrap();
     let (least, tables) = plan.lay_out(&pruned).unwrap();
     let found = TableShape::new(&least, &tables, [n, k]).traits;
@@ -152,6 +182,7 @@ fn check(case: &Case, compiler: &str) {
     let items = tables.blocks() * m.div_ceil(tokens * share);
     let grid = if split > 1 { items * split } else { items.min(3) * share };
     let words = |v: &[i32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let residue = tables.residue.clone().unwrap_or_default();
     let operands: Vec<Vec<u8>> = vec![
         words(&[n as i32, m as i32, tables.blocks() as i32, 2, grid as i32, k as i32]),
         halves(dtype, &x.to_f32()),
@@ -162,10 +193,12 @@ fn check(case: &Case, compiler: &str) {
         words(&tables.rows),
         bias.iter().flat_map(|v| v.to_le_bytes()).collect(),
         halves(dtype, &residual.to_f32()),
+        residue.words().iter().flat_map(|word| word.to_le_bytes()).collect(),
+        words(&residue.begin),
     ];
     let y = run(&plan, &config, compiler, &operands, n * m, dtype, &at);
 
-    let mask = pattern.mask(pruned.selection()).unwrap();
+    let mask = pruned.mask();
     let oracle_steps: Vec<Step> = steps
         .iter()
         .map(|step| match step {
@@ -229,6 +262,8 @@ fn run(
         Parameter::Columns => "(const int*)columns.data()",
         Parameter::Begin => "(const int*)begin.data()",
         Parameter::Rows => "(const int*)rows.data()",
+        Parameter::Restored => "(const Restored*)restored.data()",
+        Parameter::RestoredBegin => "(const int*)restored_begin.data()",
         Parameter::Bias(_) => "(const float*)bias.data()",
         Parameter::Residual(_) => "(const T*)residual.data()",
         Parameter::Tiles => "sizes[2]",
@@ -238,7 +273,8 @@ fn run(
     };
     let arguments: Vec<&str> = parameters(config).iter().map(argument).collect();
     let mut main = without_assembly(&format!("{before}void kernel{rest}"));
-    let names = ["x", "values", "positions", "columns", "begin", "rows", "bias", "residual"];
+    let names =
+        ["x", "values", "positions", "columns", "begin", "rows", "bias", "residual", "restored", "restored_begin"];
     let read: String = names.iter().map(|name| format!("    auto {name} = operand(in);\n")).collect();
     write!(
         main,
@@ -256,30 +292,9 @@ int main(int, char** files) {{
         arguments.join(", ")
     )
     .unwrap();
-    std::fs::create_dir(path("fractal")).unwrap();
-    let real = |name: &str| HEADERS.iter().find(|(header, _)| *header == name).unwrap().1;
-    let memory = real("fractal/memory.cuh");
-    let swizzled = &memory[memory.find("template <int COLUMNS, int SIZE>").unwrap()..];
-    for (name, text) in [
-        ("types.cuh", "#pragma once\n#include \"types.h\"\n#include \"emulate.h\"\n".to_string()),
-        ("memory.cuh", format!("#pragma once\nnamespace fractal {{\n{swizzled}")),
-        ("hopper.cuh", "#pragma once\n".to_string()),
-        ("epilogue.cuh", real("fractal/epilogue.cuh").to_string()),
-    ] {
-        std::fs::write(path("fractal").join(name), text).unwrap();
-    }
+    write_headers(folder.path());
     std::fs::write(path("kernel.cpp"), main).unwrap();
-    let emulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator");
-    let compiled = Command::new(compiler)
-        .args(["-std=c++20", "-O2", "-w", "-pthread", "-I"])
-        .arg(emulator)
-        .arg("-I")
-        .arg(folder.path())
-        .arg("-o")
-        .args([path("kernel"), path("kernel.cpp")])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{at}: {}", String::from_utf8_lossy(&compiled.stderr));
+    compile(compiler, folder.path(), &path("kernel.cpp"), &path("kernel"), at);
     let file: Vec<u8> = operands.iter().flat_map(|o| [&(o.len() as u64).to_le_bytes()[..], o].concat()).collect();
     std::fs::write(path("in"), file).unwrap();
     let mut child = Command::new(path("kernel")).args([path("in"), path("out")]).spawn().unwrap();
@@ -299,6 +314,37 @@ int main(int, char** files) {{
     let bits = std::fs::read(path("out")).unwrap();
     let value = |b: u16| if dtype == DType::F16 { f16::from_bits(b).to_f32() } else { bf16::from_bits(b).to_f32() };
     bits.chunks_exact(2).map(|b| value(u16::from_le_bytes([b[0], b[1]]))).collect()
+}
+
+/// What kernels include: the emulation's own, and the real ones that are plain C++.
+fn write_headers(folder: &Path) {
+    std::fs::create_dir(folder.join("fractal")).unwrap();
+    let real = |name: &str| HEADERS.iter().find(|(header, _)| *header == name).unwrap().1;
+    let memory = real("fractal/memory.cuh");
+    let swizzled = &memory[memory.find("template <int COLUMNS, int SIZE>").unwrap()..];
+    for (name, text) in [
+        ("types.cuh", "#pragma once\n#include \"types.h\"\n#include \"emulate.h\"\n".to_string()),
+        ("memory.cuh", format!("#pragma once\nnamespace fractal {{\n{swizzled}")),
+        ("hopper.cuh", "#pragma once\n".to_string()),
+        ("epilogue.cuh", real("fractal/epilogue.cuh").to_string()),
+        ("residue.cuh", real("fractal/residue.cuh").to_string()),
+    ] {
+        std::fs::write(folder.join("fractal").join(name), text).unwrap();
+    }
+}
+
+fn compile(compiler: &str, folder: &Path, source: &Path, program: &Path, at: &str) {
+    let emulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator");
+    let compiled = Command::new(compiler)
+        .args(["-std=c++20", "-O2", "-w", "-pthread", "-I"])
+        .arg(emulator)
+        .arg("-I")
+        .arg(folder)
+        .arg("-o")
+        .args([program, source])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{at}: {}", String::from_utf8_lossy(&compiled.stderr));
 }
 
 /// Each assembly statement as a call of its emulation.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use fractal::pattern::{Named, PatternError};
+use fractal::pattern::{Named, PatternError, PatternSpec};
 use fractal::{DType, Gemm, Program};
 
 use crate::Result;
@@ -27,7 +27,8 @@ pub struct Args {
     /// Shares of the weights to remove, each from 0 to below 1 [default: 0.75, or what a pattern fixes itself]
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = sparsity)]
     sparsity: Vec<f64>,
-    /// `all`, names such as `tw:128,bw:128x64,2:4`, or one pattern as DSL text; may be given several times
+    /// `all`, names such as `tw:128,bw:128x64,2:4`, or one pattern as DSL text; may be given several times. `+1%` behind a
+    /// name restores that part of the weights on top of the pattern
     /// [default: tw:128]
     #[arg(long, value_name = "NAMES|TEXT", value_parser = pattern_list)]
     pattern: Vec<PatternList>,
@@ -87,7 +88,7 @@ struct PatternList(Vec<Asked>);
 #[derive(Clone, Debug, PartialEq)]
 enum Asked {
     All,
-    Named(Named),
+    Named(PatternSpec),
     Text(String),
 }
 
@@ -193,6 +194,8 @@ pub struct Case {
     pub name: String,
     /// The sparsity asked for; `None` where the pattern has its own.
     pub asked: Option<f64>,
+    /// Part of the weights restored on top of the pattern.
+    pub residue: f64,
     /// The product with this pattern and what is asked of its kernel, or why it cannot be had at this sparsity.
     pub gemm: std::result::Result<Gemm, String>,
 }
@@ -209,7 +212,7 @@ impl Args {
             return Err("no shape: pass --shape n,k,m or --shapes paper".into());
         }
         let asked: Vec<Asked> = match &self.pattern[..] {
-            [] => vec![Asked::Named(Named::TileWise { rows: 128, global: false })],
+            [] => vec![Asked::Named(Named::TileWise { rows: 128, global: false }.into())],
             given => given.iter().flat_map(|list| list.0.iter().cloned()).collect(),
         };
         let mut layers = Vec::new();
@@ -239,13 +242,13 @@ impl Args {
         let sparsities = if given.is_empty() { &[0.75][..] } else { &given };
         let wrong =
             |what: &str, text: &str, error: &dyn std::fmt::Display| format!("{what} `{text}` for {n} x {k}: {error}");
-        let case = |named: Named, sparsity: f64| case(named, Some(sparsity), shape, dtype, self.schedule.as_deref());
+        let case =
+            |spec: PatternSpec, sparsity: f64| case(spec, Some(sparsity), shape, dtype, self.schedule.as_deref());
         match asked {
             Asked::All => {
                 for &sparsity in sparsities {
                     for name in ALL {
-                        let named: Named = name.parse()?;
-                        cases.push(case(named, sparsity));
+                        cases.push(case(name.parse()?, sparsity));
                     }
                 }
             }
@@ -264,7 +267,7 @@ impl Args {
                 let program = Program::for_pattern_text(text, n, k, dtype)
                     .map_err(|e| format!("pattern `{text}` for {n} x {k}:\n{e}"))?;
                 let gemm = Gemm::of(&program, n, k).map_err(|error| wrong("pattern", text, &error))?;
-                cases.push(Case { name: text.clone(), asked: None, gemm: Ok(gemm) });
+                cases.push(Case { name: text.clone(), asked: None, residue: 0.0, gemm: Ok(gemm) });
             }
         }
         Ok(())
@@ -281,7 +284,7 @@ fn unique<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-fn case(named: Named, asked: Option<f64>, shape: Shape, dtype: DType, schedule: Option<&str>) -> Case {
+fn case(named: PatternSpec, asked: Option<f64>, shape: Shape, dtype: DType, schedule: Option<&str>) -> Case {
     let Shape { n, k, .. } = shape;
     let keep = 1.0 - asked.unwrap_or(0.0);
     let pattern = match named.fixed_keep() {
@@ -296,7 +299,7 @@ fn case(named: Named, asked: Option<f64>, shape: Shape, dtype: DType, schedule: 
         Some(schedule) => gemm.with_schedule(schedule).map_err(|error| error.to_string()),
     });
     let name = schedule.map_or(named.to_string(), |schedule| format!("{named}; {schedule}"));
-    Case { name, asked, gemm }
+    Case { name, asked, residue: named.share(), gemm }
 }
 
 #[cfg(test)]
@@ -357,6 +360,7 @@ mod tests {
     fn names_come_in_lists_and_text_alone() {
         let count = |text| pattern_list(text).unwrap().0.len();
         assert_eq!(count("tw:128,bw:128x64, 2:4"), 3);
+        assert_eq!(count("tw:128+1%,2:4+0.5%"), 2);
         assert_eq!(count("let (no, ni) = split(n, 8); skip(k, per = no, keep = 25%)"), 1);
         assert_eq!(count("n0:32 k0:64^16 n1:32 k1:16"), 1);
         let error = pattern_list("tw:0").unwrap_err();
@@ -396,6 +400,9 @@ mod tests {
         assert_eq!(own.layers[0].cases[0].asked, Some(0.5));
         assert!(plan("--shape 64,64,8 --pattern tvw:16 --sparsity 0.25").is_err());
         assert!(plan("--shape 64,64,8 --pattern all --sparsity 0.25").is_ok());
+        let own = plan("--shape 64,64,8 --pattern 2:4+1%").unwrap();
+        let case = &own.layers[0].cases[0];
+        assert_eq!((case.name.as_str(), case.asked, case.residue), ("2:4+1%", Some(0.49), 0.01));
     }
 
     #[test]

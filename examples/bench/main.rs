@@ -141,7 +141,7 @@ fn prepare<'a>(
     jobs: usize,
 ) -> Result<Vec<std::result::Result<Result<Prepared>, &'a str>>> {
     let one = |(case, loaded): (&'a Case, &Option<Arc<Loaded>>)| match &case.gemm {
-        Ok(gemm) => Ok(layer.prepare(bench, gemm, loaded.as_ref())),
+        Ok(gemm) => Ok(layer.prepare(bench, (gemm, case.residue), loaded.as_ref())),
         Err(reason) => Err(reason.as_str()),
     };
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fractal::cpu::Values;
 use fractal::pattern::Mask;
-use fractal::{DType, Gemm, Magnitude, Tensor, prune};
+use fractal::{DType, Gemm, Magnitude, Tensor, prune_with_residue};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -143,24 +143,29 @@ impl Layer {
 
     /// Prunes, packs and loads the weight, or takes what was loaded `before` for other tokens, and computes what the result
     /// must be. Several patterns at once.
-    pub fn prepare(&self, bench: &dyn Bench, gemm: &Gemm, before: Option<&Arc<Loaded>>) -> Result<Prepared> {
+    pub fn prepare(
+        &self,
+        bench: &dyn Bench,
+        (gemm, residue): (&Gemm, f64),
+        before: Option<&Arc<Loaded>>,
+    ) -> Result<Prepared> {
         let loaded = match before {
             Some(before) if bench.serves(&before.layers, before.packed_bytes, self.shape.m)? => Arc::clone(before),
-            _ => Arc::new(self.load(bench, gemm)?),
+            _ => Arc::new(self.load(bench, gemm, residue)?),
         };
         // From the mask and the unpruned weight, so that packing is checked too.
         let reference = self.reference(Some(&loaded.mask), gelu);
         Ok(Prepared { loaded, reference })
     }
 
-    fn load(&self, bench: &dyn Bench, gemm: &Gemm) -> Result<Loaded> {
+    fn load(&self, bench: &dyn Bench, gemm: &Gemm, residue: f64) -> Result<Loaded> {
         let start = Instant::now();
-        let pruned = prune(gemm.pattern(), &self.w, &Magnitude)?;
+        let pruned = prune_with_residue(gemm.pattern(), &self.w, &Magnitude, residue)?;
         let layers = bench.load(gemm, &pruned, self.shape.m)?;
         let time = start.elapsed();
         Ok(Loaded {
             layers,
-            mask: gemm.pattern().mask(pruned.selection())?,
+            mask: pruned.mask(),
             kept: pruned.kept(),
             sparsity: pruned.sparsity(),
             packed_bytes: pruned.packed_bytes(),
@@ -376,7 +381,7 @@ mod tests {
         }
     }
 
-    fn measure(dtype: DType, ending: Ending, fault: fn(&mut Vec<f32>)) -> Result<Row> {
+    fn measure(dtype: DType, ending: Ending, residue: f64, fault: fn(&mut Vec<f32>)) -> Result<Row> {
         let (n, k, m) = (48, 64, 24);
         let layer = Layer::random(Shape { n, k, m }, dtype, ending)?;
         let bench = crate::device::open("cpu", 1, ending)?;
@@ -384,16 +389,18 @@ mod tests {
         let gemm = Gemm::new("tw:16".parse::<Named>()?.pattern(n, k, 0.25)?, dtype);
         let effort = Effort { rounds: 1, min_time: Duration::ZERO, host: true };
         let mut dense = layer.dense(&operands, effort)?;
-        let prepared = layer.prepare(&*bench, &gemm, None)?;
+        let prepared = layer.prepare(&*bench, (&gemm, residue), None)?;
         layer.measure(&operands, &mut dense, prepared, effort, None)
     }
 
     #[test]
     fn a_right_result_passes_and_a_wrong_element_fails_in_every_type() {
         for dtype in DType::ALL {
-            let row = measure(dtype, Ending::BiasGelu, |_| {}).unwrap();
+            let row = measure(dtype, Ending::BiasGelu, 0.0, |_| {}).unwrap();
             assert!(row.rel_err <= limit(dtype, 64), "{dtype}");
-            let measure = |fault| measure(dtype, Ending::None, fault);
+            let row = measure(dtype, Ending::None, 0.125, |_| {}).unwrap();
+            assert!(row.rel_err <= limit(dtype, 64) && row.sparsity == 0.625, "{dtype}");
+            let measure = |fault| measure(dtype, Ending::None, 0.0, fault);
             let row = measure(|_| {}).unwrap();
             assert!(row.rel_err <= limit(dtype, 64) && row.sparsity == 0.75 && row.rounds == 1, "{dtype}");
             let error = measure(|y| y[5] += 0.5).err().unwrap().to_string();

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use fractal::dsl::DType;
 use fractal::model::{BertModel, DenseWeight, EpilogueKind, LinearOp, SparseLinear};
-use fractal::pattern::Named;
-use fractal::{Layer, Magnitude, Tensor};
+use fractal::pattern::{Named, PatternSpec};
+use fractal::{Layer, Magnitude, Pruned, Tensor};
 
 use crate::{Device, Result};
 
@@ -57,9 +57,7 @@ pub fn layer(
     (dtype, tokens): (DType, usize),
 ) -> Result<Layer> {
     let weight = model.weight(name)?;
-    let pattern = pattern.parse::<Named>()?.pattern(weight.n, weight.k, 1.0 - sparsity)?;
-    let tensor = Tensor::from_f32(dtype, weight.n, weight.k, weight.data)?;
-    let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
+    let pruned = pruned(pattern.parse()?, sparsity, weight, dtype)?;
     let layer = SparseLinear::new(open(device)?, pruned).prepare(model.epilogue(name)?)?;
     compile(&layer, tokens)?;
     Ok(layer)
@@ -83,7 +81,7 @@ pub fn runs(patterns: &[String], sparsities: &[f64]) -> Result<Vec<(String, f64)
     let all = asked.is_empty() || asked == ["all"];
     let mut runs = Vec::new();
     for name in if all { PATTERNS } else { &asked } {
-        let fixed = name.parse::<Named>()?.fixed_keep();
+        let fixed = name.parse::<PatternSpec>()?.fixed_keep();
         let fits = |sparsity: f64| fixed.is_none_or(|keep| (1.0 - sparsity - keep).abs() < 1e-6);
         let sparsities = sparsities.iter().filter(|&&sparsity| !all || fits(sparsity));
         for run in sparsities.map(|&sparsity| (String::from(*name), sparsity)) {
@@ -100,7 +98,7 @@ pub fn dense(device: Device, model: &BertModel, name: &str, tokens: usize) -> Re
     if open(device)?.name() == "cpu" {
         return Ok(None);
     }
-    let (op, _) = operator(device, Named::Dense, 0.0, (model.weight(name)?, model.epilogue(name)?), tokens)?;
+    let (op, _) = operator(device, Named::Dense.into(), 0.0, (model.weight(name)?, model.epilogue(name)?), tokens)?;
     Ok(Some(op))
 }
 
@@ -116,16 +114,21 @@ pub fn prune(
     operator(device, pattern.parse()?, sparsity, (model.weight(name)?, model.epilogue(name)?), tokens)
 }
 
+/// Prunes a weight by magnitude, with the residue that the pattern's name asks for.
+fn pruned(spec: PatternSpec, sparsity: f64, weight: DenseWeight<'_>, dtype: DType) -> Result<Pruned> {
+    let pattern = spec.pattern(weight.n, weight.k, 1.0 - sparsity)?;
+    let tensor = Tensor::from_f32(dtype, weight.n, weight.k, weight.data)?;
+    Ok(fractal::prune_with_residue(&pattern, &tensor, &Magnitude, spec.share())?)
+}
+
 fn operator(
     device: Device,
-    named: Named,
+    spec: PatternSpec,
     sparsity: f64,
     (weight, epilogue): (DenseWeight<'_>, EpilogueKind),
     tokens: usize,
 ) -> Result<(Box<dyn LinearOp>, LayerReport)> {
-    let pattern = named.pattern(weight.n, weight.k, 1.0 - sparsity)?;
-    let tensor = Tensor::from_f32(DType::F32, weight.n, weight.k, weight.data)?;
-    let pruned = fractal::prune(&pattern, &tensor, &Magnitude)?;
+    let pruned = pruned(spec, sparsity, weight, DType::F32)?;
     let (retained, packed_bytes, dense_bytes) = (pruned.retained(), pruned.packed_bytes(), pruned.dense_bytes());
     let op = SparseLinear::new(open(device)?, pruned);
     let layer = op.prepare(epilogue)?;

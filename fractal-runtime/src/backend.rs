@@ -6,7 +6,7 @@ use crate::gemm::Gemm;
 use crate::prune::Pruned;
 use crate::tensor::Tensor;
 use fractal_dsl::Layout;
-use fractal_sched::{Form, LoopIr, Operands, Schedule, Tables, interpret, lower, verify};
+use fractal_sched::{EpilogueStep, Form, LoopIr, Operands, Schedule, Tables, apply_epilogue, interpret, lower, verify};
 use std::sync::Arc;
 
 /// A place where sparse GEMMs run.
@@ -95,22 +95,33 @@ impl Backend for Interpreter {
 
     fn compile(&self, gemm: &Gemm) -> Result<Arc<dyn Compiled>, Error> {
         // An odd token tile, so that tiles and tails are both met.
-        Ok(Arc::new(Interpreted { ir: Arc::new(lower_checked(gemm, self.form, 7)?) }))
+        let lowered = |gemm: &Gemm| lower_checked(gemm, self.form, 7).map(Arc::new);
+        let plain = lowered(&gemm.clone().with_steps(&[]))?;
+        Ok(Arc::new(Interpreted { ir: lowered(gemm)?, plain, steps: gemm.steps().to_vec() }))
     }
 }
 
 struct Interpreted {
     ir: Arc<LoopIr>,
+    /// Without the epilogue, which a residue comes before.
+    plain: Arc<LoopIr>,
+    steps: Vec<EpilogueStep>,
 }
 
 impl Compiled for Interpreted {
     fn load(&self, weight: &Pruned) -> Result<Arc<dyn Loaded>, Error> {
-        Ok(Arc::new(InterpretedWeight { ir: Arc::clone(&self.ir), weight: weight.clone() }))
+        let (ir, steps) = match weight.residue() {
+            None => (&self.ir, Vec::new()),
+            Some(_) => (&self.plain, self.steps.clone()),
+        };
+        Ok(Arc::new(InterpretedWeight { ir: Arc::clone(ir), steps, weight: weight.clone() }))
     }
 }
 
 struct InterpretedWeight {
     ir: Arc<LoopIr>,
+    /// What follows a residue; else the loops have it.
+    steps: Vec<EpilogueStep>,
     weight: Pruned,
 }
 
@@ -126,7 +137,18 @@ impl Loaded for InterpretedWeight {
             bias: inputs.bias.clone(),
             residual: residual.iter().map(Vec::as_slice).collect(),
         };
-        let result = interpret(&self.ir, &Tables::of(packed), &operands)?;
+        let mut result = interpret(&self.ir, &Tables::of(packed), &operands)?;
+        if let Some(residue) = self.weight.residue() {
+            for (row, column, value) in residue.elements() {
+                let (sums, x) = (&mut result[row * inputs.m..], &x[column * inputs.m..][..inputs.m]);
+                sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += value * x);
+            }
+            for (at, value) in result.iter_mut().enumerate() {
+                let (row, token) = (at / inputs.m, at % inputs.m);
+                let ended = |v, step: &EpilogueStep| apply_epilogue(*step, v, row, token, &operands);
+                *value = self.steps.iter().try_fold(*value, ended)?;
+            }
+        }
         *y = Tensor::from_f32(y.dtype(), y.rows(), y.columns(), &result)?;
         Ok(())
     }

@@ -26,8 +26,8 @@ pub use error::Error;
 pub use gemm::{Gemm, GemmError};
 pub use prune::{
     ActivationAware, Given, Importance, LayerFault, LayerStatistics, Magnitude, Method, PruneError, Pruned, PrunedFile,
-    PrunedFileError, PrunedMask, RawTensor, RawType, ReadLimits, Reconstructed, SecondOrder, StoredWeight, Taylor,
-    pack_masked, prune,
+    PrunedFileError, PrunedMask, RawTensor, RawType, ReadLimits, Reconstructed, Residue, SecondOrder, StoredWeight,
+    Taylor, pack_masked, prune, prune_with_residue,
 };
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;

@@ -24,6 +24,7 @@ fn generated_kernels_are_as_before() {
         runs: false,
         column_run: 0,
         stored_zeros: false,
+        residue: false,
         epilogue: vec![],
     };
     let slab = Some(Division { rows: 64, warp: (64, 32), groups: 4, columns: 64 });
@@ -36,7 +37,90 @@ fn generated_kernels_are_as_before() {
             "ffma_covered",
             "ew",
             0.25,
-            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, division: slab, ..base },
+            KernelConfig { stored_zeros: true, output: Layout::TokenMajor, vector: 1, division: slab, ..base.clone() },
+        ),
+        (
+            "ffma_residue",
+            "tw:128",
+            0.24,
+            KernelConfig { residue: true, stored_zeros: true, epilogue: residual.clone(), ..base.clone() },
+        ),
+        (
+            "mma_sync_residue",
+            "tw:128",
+            0.24,
+            KernelConfig {
+                intrinsic: Intrinsic::MmaSync,
+                residue: true,
+                stored_zeros: true,
+                epilogue: bias_gelu.clone(),
+                ..half.clone()
+            },
+        ),
+        (
+            "mma_sp_residue",
+            "2:4",
+            0.5,
+            KernelConfig { intrinsic: Intrinsic::MmaSp, stages: 4, vector: 2, residue: true, ..half.clone() },
+        ),
+        (
+            "decode_residue",
+            "tw:128",
+            0.24,
+            KernelConfig {
+                intrinsic: Intrinsic::MmaSync,
+                dtype: DType::BF16,
+                tokens: 8,
+                stages: 4,
+                vector: 1,
+                decode: Some(Decode { slab: 16, warps: 16 }),
+                residue: true,
+                stored_zeros: true,
+                ..half.clone()
+            },
+        ),
+        (
+            "wgmma_residue",
+            "tw:128",
+            0.24,
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                tokens: 128,
+                stages: 4,
+                residue: true,
+                stored_zeros: true,
+                epilogue: bias_gelu.clone(),
+                ..half.clone()
+            },
+        ),
+        (
+            "wgmma_sp_residue",
+            "tvw:128",
+            0.24,
+            KernelConfig {
+                intrinsic: Intrinsic::WgmmaSp,
+                dtype: DType::BF16,
+                stages: 4,
+                split: 2,
+                runs: true,
+                residue: true,
+                ..half.clone()
+            },
+        ),
+        (
+            "wgmma_resident_residue",
+            "bw:128x64",
+            0.24,
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                stages: 6,
+                resident: 4,
+                runs: true,
+                column_run: 64,
+                residue: true,
+                epilogue: residual.clone(),
+                ..half.clone()
+            },
         ),
         ("mma_sync", "bw:128x64", 0.25, KernelConfig { intrinsic: Intrinsic::MmaSync, ..half.clone() }),
         (
@@ -139,6 +223,7 @@ fn configurations_that_are_no_kernels_are_refused() {
         runs: false,
         column_run: 0,
         stored_zeros: false,
+        residue: false,
         epilogue: vec![],
     };
     let error = |config: &KernelConfig| emit(config, &Provenance::default()).unwrap_err();

@@ -21,6 +21,9 @@
 #define __restrict__
 #define __grid_constant__
 
+struct uint2 {
+    unsigned x, y;
+};
 struct uint4 {
     unsigned x, y, z, w;
 };
@@ -186,6 +189,10 @@ T __shfl_sync(unsigned, T v, int lane) {
     memcpy(&found, &warp.value[lane % 32], 4);
     warp.meet.arrive_and_wait();
     return found;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T v, int apart) {
+    return __shfl_sync(mask, v, threadIdx.x % 32 ^ apart);
 }
 inline unsigned __ballot_sync(unsigned, bool mine) {
     emulated::Warp& warp = emulated::warp();

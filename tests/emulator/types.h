@@ -1,4 +1,4 @@
-// The 16-bit types of kernels, by the compiler's own.
+// The types of kernels, the 16-bit ones by the compiler's own.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -11,6 +11,7 @@ struct f16 {
 struct bf16 {
     unsigned short bits;
 };
+inline float to_float(float v) { return v; }
 inline float to_float(f16 v) {
     _Float16 h;
     memcpy(&h, &v.bits, 2);
@@ -24,6 +25,10 @@ inline float to_float(bf16 v) {
 }
 template <typename T>
 T from_float(float v);
+template <>
+inline float from_float<float>(float v) {
+    return v;
+}
 template <>
 inline f16 from_float<f16>(float v) {
     const _Float16 h = (_Float16)v;

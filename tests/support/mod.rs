@@ -4,8 +4,8 @@ pub mod oracle;
 
 use fractal::cuda::{Buffer, DeviceInputs, download_tensor, upload_tensor};
 use fractal::dsl::{EpilogueOp, Factor};
-use fractal::pattern::{Named, Pattern};
-use fractal::{DType, Device, Error, Gemm, Layer, Layout, Magnitude, Program, Tensor, prune};
+use fractal::pattern::{Pattern, PatternSpec};
+use fractal::{DType, Device, Error, Gemm, Layer, Layout, Magnitude, Program, Pruned, Tensor, prune_with_residue};
 use oracle::{Step, masked_gemm};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -37,6 +37,19 @@ pub const PATTERNS: &[&str] = &[
      skip(k0, per = no, keep = 75%); skip(k1, per = (no, k0), keep = 50%); skip(k2, per = (no, k0, k1), keep = 50%);",
     // A spatial skip inside a reduction loop: no GPU kernel, but right everywhere else.
     "let (ko, ki) = split(k, 16); skip(n, per = ko, keep = 40%);",
+];
+
+/// Patterns with a residue: tiles, tiles that share blocks, 2 of 4, single rows, blocks, everything but a few.
+pub const RESIDUES: &[&str] = &[
+    "tw:32+5%",
+    "tw:128+2%",
+    "tw-global:32+5%",
+    "tw2:32+5%",
+    "tvw:32+4%",
+    "2:4+3%",
+    "ew+5%",
+    "bw:32x16+6%",
+    "shfl-vw:32+5%",
 ];
 
 /// (n, k, m): each of 1, 3, 17, 130 and 1000 in each place, and pairs of them.
@@ -91,13 +104,19 @@ pub const FEW_TOKENS: &[(usize, usize, usize)] = &[
 pub const LARGE: &[(usize, usize, usize)] = &[(4200, 200, 1032), (2180, 330, 2200)];
 
 pub fn pattern(text: &str, n: usize, k: usize, keep: f64, dtype: DType) -> Pattern {
-    match text.parse::<Named>() {
-        Ok(named) => named.pattern(n, k, named.fixed_keep().unwrap_or(keep)).unwrap_or_else(|e| panic!("{text}: {e}")),
+    match text.parse::<PatternSpec>() {
+        Ok(spec) => spec.pattern(n, k, spec.fixed_keep().unwrap_or(keep)).unwrap_or_else(|e| panic!("{text}: {e}")),
         Err(_) => {
             let program = Program::for_pattern_text(text, n, k, dtype).unwrap_or_else(|e| panic!("{text}: {e}"));
             program.pattern(n, k).unwrap_or_else(|e| panic!("{text}: {e}"))
         }
     }
+}
+
+/// The weight pruned to its pattern, with the residue that the pattern's text asks for.
+pub fn pruned(text: &str, pattern: &Pattern, weight: &Tensor) -> Pruned {
+    let share = text.parse::<PatternSpec>().map_or(0.0, |spec| spec.share());
+    prune_with_residue(pattern, weight, &Magnitude, share).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 /// An epilogue that differs from case to case, with every step in one of them.
@@ -181,8 +200,8 @@ pub fn check_gemm(device: &Device, text: &str, gemm: &Gemm, m: usize, case: usiz
     let token_major = gemm.output() == Layout::TokenMajor;
     let at = format!("{text} {dtype} n {n} k {k} m {m} on {}", device.name());
 
-    let pruned = prune(pattern, &w, &Magnitude).unwrap_or_else(|e| panic!("{at}: {e}"));
-    let mask = pattern.mask(pruned.selection()).unwrap_or_else(|e| panic!("{at}: {e}"));
+    let pruned = pruned(text, pattern, &w);
+    let mask = pruned.mask();
     let layer = device.compile(gemm).and_then(|kernel| kernel.load(&pruned)).unwrap_or_else(|e| panic!("{at}: {e}"));
     let (bias_tensor, turn) =
         (Tensor::vector(&bias), |t: &Tensor| if token_major { t.transposed() } else { t.clone() });
@@ -242,8 +261,8 @@ pub fn check_unkept_activations(device: &Device, text: &str, dtype: DType, (n, k
     let w: Vec<f32> =
         (0..n * k).map(|at| rng.random_range(0.5f32..1.0) * if at % k % 7 == 3 { 1e-3 } else { 1.0 }).collect();
     let w = Tensor::from_f32(dtype, n, k, &w).expect("as long as its shape");
-    let pruned = prune(&pattern, &w, &Magnitude).expect("a pattern prunes its own shape");
-    let mask = pattern.mask(pruned.selection()).expect("a projection fits");
+    let pruned = pruned(text, &pattern, &w);
+    let mask = pruned.mask();
     let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
     let kept: Vec<bool> = (0..k).map(|c| (0..n).any(|r| mask.contains(r, c))).collect();
     let x: Vec<f32> = (0..k * m).map(|at| if kept[at / m] { 1.0 } else { bad[at % 3] }).collect();
@@ -251,4 +270,27 @@ pub fn check_unkept_activations(device: &Device, text: &str, dtype: DType, (n, k
     let layer = device.compile(&Gemm::new(pattern, dtype)).and_then(|kernel| kernel.load(&pruned)).expect("it loads");
     let y = layer.run(&x, &[]).expect("it runs");
     assert!(y.is_finite(), "{text} {dtype} on {}: activations that are dropped reached the result", device.name());
+}
+
+/// An infinity reaches the rows that keep its column, by their pattern or as a single element, and no other.
+pub fn check_infinity(device: &Device, text: &str, dtype: DType, (n, k, m): (usize, usize, usize)) {
+    let mut rng = StdRng::seed_from_u64(rand::random());
+    let pattern = pattern(text, n, k, 0.25, dtype);
+    let w: Vec<f32> = (0..n * k).map(|_| rng.random_range(0.5f32..1.0)).collect();
+    let w = Tensor::from_f32(dtype, n, k, &w).expect("as long as its shape");
+    let pruned = pruned(text, &pattern, &w);
+    let mask = pruned.mask();
+    let layer = device.compile(&Gemm::new(pattern, dtype)).and_then(|kernel| kernel.load(&pruned)).expect("it loads");
+    for column in [0, k / 3, k - 1] {
+        let x: Vec<f32> = (0..k * m).map(|at| if at / m == column { f32::INFINITY } else { 1.0 }).collect();
+        let x = Tensor::from_f32(dtype, k, m, &x).expect("as long as its shape");
+        let y = layer.run(&x, &[]).expect("it runs").to_f32();
+        for (at, v) in y.into_iter().enumerate() {
+            let (row, token) = (at / m, at % m);
+            let kept = mask.contains(row, column);
+            let at = format!("{text} {dtype} on {}: row {row} token {token} of column {column}", device.name());
+            assert_eq!(v == f32::INFINITY, kept, "{at} is {v}");
+            assert!(kept || v.is_finite(), "{at} is {v}");
+        }
+    }
 }

@@ -15,6 +15,7 @@
 //! | `pack` | weights <-> packed values and index vectors |
 //! | `coarsen` | a pattern without its finest skip |
 //! | `named` | the patterns of the literature by name |
+//! | `spec` | a name with a sparse residue |
 
 mod admits;
 mod builder;
@@ -28,6 +29,7 @@ mod pack;
 mod permute;
 mod project;
 mod selection;
+mod spec;
 mod walk;
 
 pub use builder::{Axis, AxisId, AxisKind, Pattern, PatternBuilder, Step};
@@ -37,3 +39,4 @@ pub use keep::{Keep, Ratio};
 pub use named::{NAMED_PATTERNS, Named};
 pub use pack::{IndexArray, Packed, PackedLevel};
 pub use selection::{Kept, Level, Mask, Selection};
+pub use spec::PatternSpec;

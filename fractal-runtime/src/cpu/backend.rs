@@ -3,7 +3,7 @@
 //! A weight can run as its own tiles, or as those of a coarser pattern with the finer zeros stored (2:4 inside tiles, say),
 //! or as the dense product. Which is faster depends on the tokens, so each plan is made when it is first chosen.
 
-use super::cost::{PlanShape, Work, seconds};
+use super::cost::{PlanShape, Work, residue_seconds, seconds};
 use super::dense::dense_and_check;
 use super::epilogue::{Epilogue, EpilogueOp};
 use super::execute::execute_in;
@@ -13,7 +13,7 @@ use super::record::record;
 use crate::backend::{Backend, Compiled, Inputs, Loaded, lower_checked};
 use crate::error::Error;
 use crate::gemm::Gemm;
-use crate::prune::Pruned;
+use crate::prune::{Pruned, Residue};
 use crate::tensor::Tensor;
 use fractal_dsl::pattern::{Packed, Pattern, Step};
 use fractal_sched::loop_ir::{Expr, Stmt};
@@ -120,7 +120,11 @@ enum Plan {
 impl CpuWeight {
     /// The candidate with the least expected time for m tokens.
     fn choose(&self, m: usize) -> usize {
-        let time = |work: &Work| seconds(work, m, self.kernel.gemm.dtype(), self.kernel.threads);
+        let (dtype, threads) = (self.kernel.gemm.dtype(), self.kernel.threads);
+        // The dense product has the residue in its weight.
+        let residue = residue_seconds(self.weight.residue().map_or(0, Residue::len), m, threads);
+        let time =
+            |work: &Work| seconds(work, m, dtype, threads) + if matches!(work, Work::Tiles(_)) { residue } else { 0.0 };
         let times: Vec<f64> = self.work.iter().map(time).collect();
         (0..times.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0)
     }
@@ -138,7 +142,7 @@ impl CpuWeight {
     }
 
     fn valid(&self, ir: &LoopIr, packed: &Packed<f32>) -> Result<ValidPlan, Error> {
-        Ok(record(ir, packed, self.weight.dtype())?.validate()?)
+        Ok(record(ir, packed, self.weight.dtype())?.validate_with(self.weight.residue())?)
     }
 
     /// The weight packed to a coarser pattern, with the finer zeros stored.
@@ -191,7 +195,7 @@ impl Loaded for CpuWeight {
 
     fn kernel(&self, m: usize) -> String {
         let candidate = self.choose(m);
-        match (candidate, self.work[candidate]) {
+        let name = match (candidate, self.work[candidate]) {
             (0, Work::Dense { .. }) => "cpu dense".into(),
             (_, Work::Dense { .. }) => "cpu dense: expected faster than the pattern here".into(),
             (0, Work::Tiles(PlanShape { rows: 1, .. })) => "cpu rows".into(),
@@ -199,6 +203,10 @@ impl Loaded for CpuWeight {
             (_, Work::Tiles(PlanShape { rows, .. })) => {
                 format!("cpu tiles of {rows} rows, finer zeros stored: expected faster than skipping them")
             }
+        };
+        match (self.weight.residue(), self.work[candidate]) {
+            (Some(residue), Work::Tiles(_)) => format!("{name}; {} elements restored", residue.len()),
+            _ => name,
         }
     }
 }

@@ -91,6 +91,13 @@ pub fn seconds(work: &Work, m: usize, dtype: DType, threads: usize) -> f64 {
     busy / threads + CALL
 }
 
+/// Expected seconds of single elements on top of tiles, for m columns on `threads` cores.
+pub fn residue_seconds(elements: usize, m: usize, threads: usize) -> f64 {
+    let columns = if m <= MAX_FEW { m } else { m.next_multiple_of(LANES) };
+    let products = elements as f64 * (columns as f64 / (PEAK * efficiency(1))).max(1.0 / SINGLE);
+    products / threads.max(1) as f64
+}
+
 fn tiles(shape: &PlanShape, m: usize, dtype: DType) -> f64 {
     let PlanShape { n, k, rows, kept } = *shape;
     let rows = rows.clamp(1, n.max(1));

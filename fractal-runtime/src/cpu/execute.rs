@@ -327,6 +327,9 @@ impl<'a, T: Element> Run<'a, T> {
                 self.panel(tiles.clone(), b, (panel, vectors), weights, (&mut sums[c..], stride));
             }
         }
+        if self.plan.has_residue() {
+            self.restore(positions.clone(), cols, panels, (sums, stride));
+        }
         let start = task.columns().start;
         for (position, sums) in positions.zip(sums.chunks_exact_mut(stride)) {
             let (row, out) = task.segment(position);
@@ -335,6 +338,33 @@ impl<'a, T: Element> Run<'a, T> {
                 step.apply(self.isa, row, start, sums, wide);
             }
             T::narrow(self.isa, sums, out);
+        }
+    }
+
+    /// Adds the residue of the rows at `positions` to their sums.
+    fn restore(&self, positions: Range<usize>, cols: usize, panels: &[f32], (sums, stride): (&mut [f32], usize)) {
+        let first = positions.start;
+        let rows = positions.filter_map(|position| {
+            let (weights, ks) = self.plan.restored(position)?;
+            Some(Row { weights, ks, at: position - first })
+        });
+        if self.few {
+            for Row { weights, ks, at } in rows {
+                let sums = &mut sums[at * stride..][..cols];
+                if cols == 1 {
+                    sums[0] += dot(weights, ks.as_slice(), panels);
+                    continue;
+                }
+                for (weight, &k) in weights.iter().zip(ks.as_slice()) {
+                    sums.iter_mut().zip(&panels[k as usize * cols..]).for_each(|(sum, x)| *sum += weight * x);
+                }
+            }
+            return;
+        }
+        let (rows, used): (Vec<Row<'_>>, _) = (rows.collect(), self.plan.used.len());
+        for (c, vectors) in self.panels(cols) {
+            let panel = &panels[used * c..][..used * vectors * LANES];
+            raw::accumulate_rows(self.isa, &rows, panel, vectors, (&mut sums[c..], stride), false);
         }
     }
 

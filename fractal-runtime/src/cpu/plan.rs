@@ -3,7 +3,8 @@
 
 use super::cost::few;
 use super::matrix::Elements;
-use super::raw::{BoundedIndices, DistinctRows};
+use super::raw::{Bounded, BoundedIndices, DistinctRows};
+use crate::prune::Residue;
 use fractal_dsl::DType;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -217,6 +218,16 @@ pub struct ValidPlan {
     pub(super) row_wise: bool,
     /// The most columns of X for which vectors lie along n instead of m.
     pub(super) few: usize,
+    /// Single elements on top of the tiles.
+    residue: Option<Box<Restored>>,
+}
+
+/// A [`Residue`], its columns as positions in [`ValidPlan::used`].
+#[derive(Clone, Debug)]
+struct Restored {
+    offsets: Vec<u32>,
+    ks: BoundedIndices,
+    values: Vec<f32>,
 }
 
 impl TilePlan {
@@ -224,7 +235,12 @@ impl TilePlan {
     ///
     /// # Errors
     /// The first [`PlanError`] found.
-    pub fn validate(mut self) -> Result<ValidPlan, PlanError> {
+    pub fn validate(self) -> Result<ValidPlan, PlanError> {
+        self.validate_with(None)
+    }
+
+    /// The same with the residue of an n x k weight on top.
+    pub(super) fn validate_with(mut self, residue: Option<&Residue>) -> Result<ValidPlan, PlanError> {
         let lists = [("n", self.n), ("k", self.k), ("rows", self.rows.len()), ("ks", self.ks.len())];
         for (what, got) in lists {
             if u32::try_from(got).is_err() {
@@ -256,7 +272,13 @@ impl TilePlan {
         let row_wise = 2 * row_work > self.values.len();
         let blocks: usize = self.tiles.iter().map(|t| t.rows.len().div_ceil(ROW_BLOCK) * t.ks.len()).sum();
         let few = few(self.values.len() as f64 / blocks.max(1) as f64);
-        let used = self.compact();
+        let used = self.compact(residue.map_or(&[], Residue::columns));
+        let place = |column: &u32| used.binary_search(column).map_or(u32::MAX, |at| at as u32);
+        let residue = residue.map(|residue| {
+            let ks = BoundedIndices::new(residue.columns().iter().map(place).collect(), used.len());
+            let (offsets, values) = (residue.offsets().to_vec(), residue.values().to_vec());
+            Box::new(Restored { offsets, ks: ks.expect("its columns are used"), values })
+        });
         let k_block = self.k_block(row_wise, used.len());
         let splits = self.splits(k_block, used.len());
         Ok(ValidPlan {
@@ -272,6 +294,7 @@ impl TilePlan {
             splits,
             row_wise,
             few,
+            residue,
         })
     }
 
@@ -313,9 +336,10 @@ impl TilePlan {
         }
     }
 
-    /// Renumbers ks to count only the positions that some tile keeps, and returns those.
-    fn compact(&mut self) -> Vec<u32> {
+    /// Renumbers ks to count only the positions that some tile keeps or that are `restored`, and returns those.
+    fn compact(&mut self, restored: &[u32]) -> Vec<u32> {
         let mut number = vec![u32::MAX; self.k];
+        restored.iter().for_each(|&p| number[p as usize] = 0);
         for tile in &self.tiles {
             for &p in &self.ks[tile.ks.start as usize..tile.ks.end as usize] {
                 number[p as usize] = 0;
@@ -400,6 +424,19 @@ impl ValidPlan {
     /// Kept weights.
     pub fn kept(&self) -> usize {
         self.values.len()
+    }
+
+    /// Whether any row has elements on top of its tile's.
+    pub(super) fn has_residue(&self) -> bool {
+        self.residue.is_some()
+    }
+
+    /// The elements on top of the tiles that the row at `position` has: values, and positions of X.
+    pub(super) fn restored(&self, position: usize) -> Option<(&[f32], Bounded<'_>)> {
+        let residue = self.residue.as_ref()?;
+        let row = self.order.row(position);
+        let range = residue.offsets[row] as usize..residue.offsets[row + 1] as usize;
+        (!range.is_empty()).then(|| (&residue.values[range.clone()], residue.ks.part(range)))
     }
 
     pub(super) fn k_blocks(&self) -> usize {

@@ -79,6 +79,8 @@ pub struct CudaWeight {
     pub(super) columns: Buffer,
     pub(super) begin: Buffer,
     pub(super) row_list: Buffer,
+    /// Elements on top of the tiles, and where those of each eight rows begin.
+    pub(super) residue: Option<[Buffer; 2]>,
     kernels: Mutex<HashMap<KernelConfig, Kernel>>,
     /// By tokens: what a call needs besides its operands.
     calls: RwLock<HashMap<usize, Arc<Call>>>,
@@ -147,7 +149,7 @@ impl CudaWeight {
     fn new(plan: Arc<KernelPlan>, device: &CudaDevice, stream: Stream, weight: &Pruned) -> Result<CudaWeight, Error> {
         let (config, tables) = plan.lay_out(weight)?;
         let shape = TableShape::new(&config, &tables, [plan.pattern.n(), plan.pattern.k()]);
-        let DeviceTiles { columns, begin, rows: row_list, values, positions, waste } = &tables;
+        let DeviceTiles { columns, begin, rows: row_list, values, positions, residue, waste } = &tables;
         let sparse = plan.intrinsic == Intrinsic::MmaSp;
         Ok(CudaWeight {
             tables: shape,
@@ -163,6 +165,10 @@ impl CudaWeight {
             columns: stream.upload(columns)?,
             begin: stream.upload(begin)?,
             row_list: stream.upload(row_list)?,
+            residue: match residue {
+                Some(residue) => Some([stream.upload(&residue.words())?, stream.upload(&residue.begin)?]),
+                None => None,
+            },
             kernels: Mutex::new(HashMap::new()),
             calls: RwLock::new(HashMap::new()),
             transpose: Mutex::new(None),
@@ -190,7 +196,8 @@ impl CudaWeight {
     /// Bytes of it on the device, lists included.
     pub fn bytes(&self) -> usize {
         let lists = [&self.columns, &self.begin, &self.row_list].map(Buffer::bytes).into_iter().sum::<usize>();
-        self.values.bytes() + self.positions.as_ref().map_or(0, Buffer::bytes) + lists
+        let residue = self.residue.iter().flatten().map(Buffer::bytes).sum::<usize>();
+        self.values.bytes() + self.positions.as_ref().map_or(0, Buffer::bytes) + lists + residue
     }
 
     /// The configuration that runs for m tokens.

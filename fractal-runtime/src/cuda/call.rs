@@ -165,6 +165,8 @@ impl CudaWeight {
             Parameter::Columns => Arg::Buffer(&self.columns),
             Parameter::Begin => Arg::Buffer(&self.begin),
             Parameter::Rows => Arg::Buffer(&self.row_list),
+            Parameter::Restored => Arg::Buffer(self.residue.as_ref().map_or(&self.values, |[elements, _]| elements)),
+            Parameter::RestoredBegin => Arg::Buffer(self.residue.as_ref().map_or(&self.begin, |[_, begin]| begin)),
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(residuals.get(number).unwrap_or(inputs.residual[number])),
             Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
@@ -173,8 +175,8 @@ impl CudaWeight {
             Parameter::M => Arg::I32(m as i32),
         };
         let arguments: Vec<Arg<'_>> = call.parameters.iter().map(argument).collect();
-        // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column
-        // is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
+        // SAFETY: the tables were laid out for this kernel and its configuration from a verified weight: every column, those
+        // of the residue too, is below k and every row below n; x, y and the epilogue's operands are as long as their shapes (checked above).
         unsafe { call.kernel.launch(stream, &call.shape, &arguments)? };
         if let Some(features_first) = &other {
             self.turn(stream, features_first, inputs.y, n, m)?;

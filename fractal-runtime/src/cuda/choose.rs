@@ -124,7 +124,7 @@ mod tests {
         let rows = if n <= 64 { 64 } else { 128 };
         let longest = (k / 4).div_ceil(64);
         let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
-        let traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
+        let traits = Traits { runs: true, stored_zeros: false, column_run: 0, residue: false };
         let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
         cheapest(configs, load, m, 132).unwrap().name()
     }
@@ -133,7 +133,7 @@ mod tests {
     fn blocks_fill_the_multiprocessors() {
         let pattern = "tw:128".parse::<Named>().unwrap().pattern(4096, 1024, 0.25).unwrap();
         let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
-        let traits = Traits { runs: true, stored_zeros: false, column_run: 0 };
+        let traits = Traits { runs: true, stored_zeros: false, column_run: 0, residue: false };
         let resident = plan.resident_config(128, traits, 4).unwrap();
         // 4 of 132 blocks are left out where they would only get the others out of step.
         for (tiles, m, expected) in [(32, 8192, 128), (64, 8192, 128), (24, 4096, 132), (3, 130, 6), (200, 256, 132)] {

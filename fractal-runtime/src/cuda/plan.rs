@@ -3,11 +3,12 @@
 
 use super::choose::{self, Load};
 use super::divide::{Gpu, default_choice, least_time};
+use super::residue::DeviceResidue;
 use super::tiles::{DeviceTiles, choose_rows, lay_out, shares_blocks};
 use crate::backend::lower_checked;
 use crate::error::Error;
 use crate::gemm::Gemm;
-use crate::prune::{PruneError, Pruned};
+use crate::prune::{PruneError, Pruned, Residue};
 use crate::record::{RecordedTile, record_tiles};
 use fractal_dsl::pattern::{Packed, Pattern};
 use fractal_dsl::{DType, Intrinsic, Layout};
@@ -124,6 +125,7 @@ impl KernelPlan {
             runs: false,
             column_run: 0,
             stored_zeros,
+            residue: false,
             epilogue: self.gemm.steps().to_vec(),
         }
     }
@@ -185,7 +187,8 @@ impl KernelPlan {
             Some(run) if traits.column_run >= run && traits.column_run.is_multiple_of(run) => run,
             Some(_) => return None,
         };
-        let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, ..base.clone() };
+        let residue = traits.residue;
+        let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, residue, ..base.clone() };
         stages.rev().map(with).find(|config| config.check().is_ok())
     }
 
@@ -247,14 +250,22 @@ impl KernelPlan {
             _ => 16,
         };
         let warps = if of_sms(slab) >= 1.25 { 8 } else { 16 };
-        self.decode_config(rows, stored_zeros, tokens, self.vector(m), Decode { slab, warps })
+        let config = self.decode_config(rows, stored_zeros, tokens, self.vector(m), Decode { slab, warps })?;
+        Some(KernelConfig { residue: tables.traits.residue, ..config })
     }
 
     /// The kernel of any number of tokens with so many a block.
     fn plain(&self, tables: &TableShape, m: usize, tokens: usize) -> KernelConfig {
         let config = self.config(tables.rows, tables.traits.stored_zeros, tokens, self.vector(m));
         let stages = self.gemm.request().stages.unwrap_or(config.stages);
-        KernelConfig { stages, ..config }
+        KernelConfig { stages, residue: tables.traits.residue, ..config }
+    }
+
+    /// The `ffma` kernels for such tables and m tokens.
+    fn ffma_family(&self, tables: &TableShape, m: usize) -> impl Iterator<Item = KernelConfig> {
+        let Traits { stored_zeros, residue, .. } = tables.traits;
+        let kernels = self.ffma_configs(tables.rows, stored_zeros, self.vector(m));
+        kernels.into_iter().map(move |config| KernelConfig { residue, ..config })
     }
 
     /// Elements of X a copy: as many as m allows.
@@ -271,7 +282,7 @@ impl KernelPlan {
         }
         if !self.only_hopper() {
             if self.intrinsic == Intrinsic::Ffma {
-                configs.extend(self.ffma_configs(tables.rows, tables.traits.stored_zeros, self.vector(m)));
+                configs.extend(self.ffma_family(tables, m));
             } else {
                 configs.extend(PLAIN_TOKENS.map(|tokens| self.plain(tables, m, tokens)));
             }
@@ -287,7 +298,7 @@ impl KernelPlan {
     /// # Errors
     /// [`Error::Schedule`] where no kernel is what is asked for.
     pub fn choose(&self, tables: &TableShape, m: usize, gpu: Gpu) -> Result<KernelConfig, Error> {
-        let &TableShape { rows, traits, load, .. } = tables;
+        let load = tables.load;
         // No launch takes more.
         let m = m.min(MOST_TOKENS);
         let asked = self.gemm.request();
@@ -306,8 +317,7 @@ impl KernelPlan {
         }
         if !self.only_hopper() {
             if self.intrinsic == Intrinsic::Ffma {
-                let kernels = self.ffma_configs(rows, traits.stored_zeros, self.vector(m));
-                let kernels = kernels.into_iter().filter(admitted).collect();
+                let kernels = self.ffma_family(tables, m).filter(admitted).collect();
                 if let Some(config) = least_time(gpu, kernels, (load.tiles, tables.columns), m) {
                     return Ok(config);
                 }
@@ -371,9 +381,15 @@ impl KernelPlan {
     pub fn lay_out(&self, weight: &Pruned) -> Result<(KernelConfig, DeviceTiles), Error> {
         let (tiles, packed) = self.tiles(weight)?;
         let (rows, stored_zeros) = self.block_rows(&tiles)?;
-        let config = self.config(rows, stored_zeros, 64, 1);
-        let tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), weight.kept())
-            .map_err(|reason| Error::Layout { kernel: config.name(), reason })?;
+        let residue = weight.residue();
+        let config = KernelConfig { residue: residue.is_some(), ..self.config(rows, stored_zeros, 64, 1) };
+        let wrong = |reason| Error::Layout { kernel: config.name(), reason };
+        let of_tiles = weight.kept() - residue.map_or(0, Residue::len);
+        let mut tables = lay_out(&config, &tiles, &packed.values, self.pattern.n(), of_tiles).map_err(wrong)?;
+        if let Some(residue) = residue {
+            let most = || wrong(format!("expected fewer than 2^31 restored elements, found {}", residue.len()));
+            tables.residue = Some(DeviceResidue::new(&tables.rows, residue).ok_or_else(most)?);
+        }
         Ok((config, tables))
     }
 
@@ -454,6 +470,8 @@ pub struct Traits {
     pub stored_zeros: bool,
     /// Columns that follow one another, in all groups of so many: 64, 32, 16, 8, or 0.
     pub column_run: usize,
+    /// Whether single elements are restored on top of the tiles.
+    pub residue: bool,
 }
 
 /// What the choice of a kernel depends on in a weight's tables.
@@ -479,6 +497,7 @@ impl TableShape {
                 runs: tables.runs(config.rows, n),
                 stored_zeros: config.stored_zeros,
                 column_run: tables.column_run(k),
+                residue: tables.residue.is_some(),
             },
             columns: tables.columns.len(),
             load: Load {

@@ -3,6 +3,7 @@
 //! Rows that do not keep the same columns can still share a block: it keeps the union and stores zeros (a cover of the
 //! pattern's mask). How much is stored beside what is kept is reported.
 
+use super::residue::DeviceResidue;
 use crate::record::RecordedTile;
 use fractal_dsl::Intrinsic;
 use fractal_sched::codegen::KernelConfig;
@@ -21,6 +22,8 @@ pub struct DeviceTiles {
     pub values: Vec<f32>,
     /// Of 2-of-4 kernels: positions, step by step.
     pub positions: Vec<u32>,
+    /// Elements on top of the tiles, where the weight has a residue.
+    pub residue: Option<DeviceResidue>,
     /// Stored over kept elements, at least 1; 2-of-4 kernels count what they store.
     pub waste: f64,
 }
@@ -57,7 +60,9 @@ impl DeviceTiles {
 
     /// Bytes on the device with `element` bytes a value.
     pub fn bytes(&self, element: usize) -> usize {
-        self.values.len() * element
+        let residue = self.residue.as_ref().map_or(0, |r| 8 * r.elements.len() + 4 * r.begin.len());
+        residue
+            + self.values.len() * element
             + 4 * (self.columns.len() + self.begin.len() + self.rows.len() + self.positions.len())
     }
 }
@@ -140,7 +145,7 @@ fn blocks(tiles: &[RecordedTile], rows: usize, together: bool) -> Vec<Block<'_>>
     blocks
 }
 
-/// Lays out a weight for the kernel of `config`. Rows in no tile get a block without columns, so that their epilogue runs.
+/// Lays out a weight for the kernel of `config`, of which the tiles keep `kept` elements. Rows in no tile get a block without columns, so that their epilogue runs.
 ///
 /// # Errors
 /// A sentence, where a 2-of-4 kernel meets a row that keeps more than two of four columns.
@@ -157,8 +162,15 @@ pub fn lay_out(
     let mut blocks = blocks(tiles, rows, !sparse);
     // The longest first: what is left at the end of a wave is short then.
     blocks.sort_by_key(|b| std::cmp::Reverse(b.columns.len()));
-    let mut out =
-        DeviceTiles { columns: vec![], begin: vec![0], rows: vec![], values: vec![], positions: vec![], waste: 1.0 };
+    let mut out = DeviceTiles {
+        columns: vec![],
+        begin: vec![0],
+        rows: vec![],
+        values: vec![],
+        positions: vec![],
+        residue: None,
+        waste: 1.0,
+    };
     let mut seen = vec![false; n];
     for block in &blocks {
         out.rows.extend(block.rows.iter().map(|&r| r as i32));

@@ -81,6 +81,20 @@ pub enum PruneError {
         /// The storage type.
         dtype: DType,
     },
+    /// A residue of less than nothing, or of everything.
+    #[error("prune: a residue of {found} of the elements; expected a part from 0 to below 1")]
+    Share {
+        /// The part.
+        found: f64,
+    },
+    /// Lists that are no residue.
+    #[error("prune: residue: expected {expected}, found {found}")]
+    Residue {
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// The scores do not fit, or the pattern is at fault.
     #[error("prune: {0}")]
     Pattern(#[from] PatternError),

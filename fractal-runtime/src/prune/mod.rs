@@ -9,6 +9,7 @@
 //! | `pruned` | what was kept, packed |
 //! | `mask` | what was kept, without the weight |
 //! | `file` | pruned weights and masks <-> safetensors files |
+//! | `residue` | single elements restored on top of a pattern |
 //! | `error` | what can go wrong |
 
 pub mod budget;
@@ -17,6 +18,7 @@ mod file;
 mod mask;
 mod method;
 mod pruned;
+mod residue;
 mod scores;
 mod second_order;
 
@@ -25,6 +27,7 @@ pub use file::{LayerFault, PrunedFile, PrunedFileError, RawTensor, RawType, Read
 pub use mask::PrunedMask;
 pub use method::Method;
 pub use pruned::Pruned;
+pub use residue::{Residue, prune_with_residue};
 pub use scores::{ActivationAware, Given, Magnitude, Taylor};
 pub use second_order::{LayerStatistics, Reconstructed, SecondOrder};
 
@@ -64,7 +67,7 @@ pub(crate) fn prune_by(pattern: &Pattern, weights: &[f32], dtype: DType, scores:
     let all = sum(scores);
     let retained = if all == 0.0 { 1.0 } else { sum(&mask.apply(scores)?) / all };
     let packed = pattern.pack(&selection, weights)?;
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count() })
+    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count(), residue: None })
 }
 
 /// Packs a weight that is pruned already: `mask` tells which elements are kept.
@@ -89,7 +92,8 @@ fn pruned_from(
     let (all, retained) = (sum(weights), sum(&kept));
     let packed = pattern.pack(&selection, &kept)?;
     let retained = if all == 0.0 { 1.0 } else { retained / all };
-    Ok(Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept: mask.count() })
+    let (pattern, kept) = (pattern.clone(), mask.count());
+    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue: None })
 }
 
 /// The elements of a weight that has the pattern's shape and is finite. A NaN that is kept would reach every token.

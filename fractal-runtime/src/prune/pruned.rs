@@ -1,11 +1,11 @@
 //! A pruned and packed weight.
 
-use super::PruneError;
+use super::{PruneError, Residue};
 use crate::tensor::Tensor;
 use fractal_dsl::DType;
-use fractal_dsl::pattern::{Packed, Pattern, Selection};
+use fractal_dsl::pattern::{Mask, Packed, Pattern, Selection};
 
-/// A pruned weight: what was kept, packed, and how much it matters.
+/// A pruned weight: what was kept, packed, and how much it matters. Single elements may be restored on top of the pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pruned {
     pub(super) pattern: Pattern,
@@ -14,6 +14,7 @@ pub struct Pruned {
     pub(super) dtype: DType,
     pub(super) retained: f64,
     pub(super) kept: usize,
+    pub(super) residue: Option<Residue>,
 }
 
 impl Pruned {
@@ -27,7 +28,19 @@ impl Pruned {
         &self.selection
     }
 
-    /// The packed weight, its values as f32 (each exactly one of [`Pruned::dtype`]).
+    /// The elements restored on top of the pattern, where there are any.
+    pub fn residue(&self) -> Option<&Residue> {
+        self.residue.as_ref()
+    }
+
+    /// Which elements are kept, by the pattern or the residue.
+    pub fn mask(&self) -> Mask {
+        let mut mask = self.pattern.mask(&self.selection).expect("the selection is the pattern's");
+        self.residue.iter().flat_map(Residue::elements).for_each(|(n, k, _)| mask.insert(n, k));
+        mask
+    }
+
+    /// The pattern's part, packed, its values as f32 (each exactly one of [`Pruned::dtype`]).
     pub fn packed(&self) -> &Packed<f32> {
         &self.packed
     }
@@ -47,13 +60,19 @@ impl Pruned {
     /// # Errors
     /// [`PruneError::Rounded`] for a value beyond its range.
     pub fn stored_as(mut self, dtype: DType) -> Result<Pruned, PruneError> {
-        if dtype != DType::F32 {
-            let columns = self.packed.values.len();
-            let rounded = Tensor::from_f32(dtype, 1, columns, &self.packed.values)?.to_f32();
-            if let Some(at) = rounded.iter().position(|v| !v.is_finite()) {
-                return Err(PruneError::Rounded { value: self.packed.values[at], dtype });
+        let rounded = |values: &[f32]| -> Result<Vec<f32>, PruneError> {
+            let rounded = Tensor::from_f32(dtype, 1, values.len(), values)?.to_f32();
+            match rounded.iter().position(|v| !v.is_finite()) {
+                Some(at) => Err(PruneError::Rounded { value: values[at], dtype }),
+                None => Ok(rounded),
             }
-            self.packed.values = rounded;
+        };
+        if dtype != DType::F32 {
+            self.packed.values = rounded(&self.packed.values)?;
+            if let Some(residue) = &mut self.residue {
+                let values = rounded(residue.values())?;
+                *residue = residue.clone().with_values(values);
+            }
         }
         self.dtype = dtype;
         Ok(self)
@@ -71,7 +90,7 @@ impl Pruned {
         self.retained
     }
 
-    /// Kept elements.
+    /// Kept elements, those of the residue included.
     pub fn kept(&self) -> usize {
         self.kept
     }
@@ -81,9 +100,10 @@ impl Pruned {
         1.0 - self.kept as f64 / (self.pattern.n() * self.pattern.k()) as f64
     }
 
-    /// Bytes of the packed weight, index vectors included.
+    /// Bytes of the packed weight and its residue, index vectors included.
     pub fn packed_bytes(&self) -> usize {
-        self.packed.bytes(self.dtype.bytes())
+        let element = self.dtype.bytes();
+        self.packed.bytes(element) + self.residue.as_ref().map_or(0, |residue| residue.bytes(element))
     }
 
     /// Bytes of the dense weight.
@@ -93,7 +113,9 @@ impl Pruned {
 
     /// The dense weight [n, k], zero where nothing is kept.
     pub fn dense(&self) -> Tensor {
-        Tensor::from_f32(self.dtype, self.pattern.n(), self.pattern.k(), &self.packed.unpack())
-            .expect("an unpacked weight has n*k elements")
+        let (n, k) = (self.pattern.n(), self.pattern.k());
+        let mut weights = self.packed.unpack();
+        self.residue.iter().flat_map(Residue::elements).for_each(|(row, column, v)| weights[row * k + column] = v);
+        Tensor::from_f32(self.dtype, n, k, &weights).expect("an unpacked weight has n*k elements")
     }
 }

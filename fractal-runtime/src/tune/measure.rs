@@ -67,7 +67,7 @@ impl Reference {
     /// Of the weight that was pruned, without its packed form's index vectors.
     pub fn new(gemm: &Gemm, pruned: &Pruned, inputs: &Inputs) -> Reference {
         let (n, k, m) = (gemm.pattern().n(), gemm.pattern().k(), inputs.m);
-        let dense = pruned.packed().unpack();
+        let dense = pruned.dense().to_f32();
         let x = inputs.x.to_f32();
         let at = |layout: Layout, features: usize, feature: usize, token: usize| match layout {
             Layout::FeatureMajor => feature * m + token,

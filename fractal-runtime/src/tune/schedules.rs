@@ -129,7 +129,7 @@ fn tables(facts: &Facts, intrinsic: Intrinsic, rows: usize) -> Option<TableShape
     let column_run = [64, 32, 16, 8].into_iter().find(|run| tiles.column_run.is_multiple_of(*run)).unwrap_or(0);
     Some(TableShape {
         rows,
-        traits: Traits { runs: tiles.row_run >= 64.min(facts.n), stored_zeros: !alone, column_run },
+        traits: Traits { runs: tiles.row_run >= 64.min(facts.n), stored_zeros: !alone, column_run, residue: false },
         columns: steps as usize * step,
         load: Load { tiles: blocks, steps: steps as usize, longest: steps_of(longest) },
     })

@@ -47,6 +47,9 @@ pub struct KernelConfig {
     pub column_run: usize,
     /// Whether tiles store zeros of elements that the pattern drops.
     pub stored_zeros: bool,
+    /// Whether single elements are restored on top of the tiles.
+    #[serde(default)]
+    pub residue: bool,
     /// What follows the multiplication.
     pub epilogue: Vec<EpilogueStep>,
 }
@@ -187,8 +190,9 @@ impl KernelConfig {
             let slab = if d.rows == self.rows { String::new() } else { format!("_slab{}", d.rows) };
             format!("{slab}_warp{}x{}_groups{}", d.warp.0, d.warp.1, d.groups)
         });
+        let residue = if self.residue { "_residue" } else { "" };
         format!(
-            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{share}{resident}{boxes}{runs}{covered}",
+            "gemm_{intrinsic}_{}_{}x{}x{}{division}{block}{split}{share}{resident}{boxes}{runs}{covered}{residue}",
             self.dtype, self.rows, self.tokens, self.step
         )
     }
@@ -341,13 +345,18 @@ impl KernelConfig {
         let curved = self.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu));
         let (residuals, zeros) = (self.residuals(), self.stored_zeros);
         let crowded = match hopper::group_tokens(self) {
-            256 => self.split > 1 || residuals > 1 || curved && (zeros || residuals > 0),
+            256 => {
+                self.split > 1
+                    || residuals > 1
+                    || curved && (zeros || residuals > 0)
+                    || self.residue && residuals > 0 && !self.runs
+            }
             128 => residuals > 1 || curved && residuals > 0 && !self.runs || zeros && self.split > 1,
             _ => false,
         };
         if crowded {
             return Err(format!(
-                "tokens: {} leave no registers for this epilogue, split or repair of stored zeros; take fewer",
+                "tokens: {} leave no registers for this epilogue, residue, split or repair of stored zeros; take fewer",
                 self.tokens
             ));
         }
@@ -392,6 +401,9 @@ impl fmt::Display for KernelConfig {
                 f,
                 ", {rows} rows a block, warps of {warp_rows} x {warp_tokens} in {groups} groups, {columns} columns a stage"
             )?;
+        }
+        if self.residue {
+            write!(f, ", a residue")?;
         }
         for step in &self.epilogue {
             write!(f, " | {step}")?;

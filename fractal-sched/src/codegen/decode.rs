@@ -12,7 +12,7 @@
 //! `j = 0, 1` make the first instruction and `j = 2, 3` the second. Kept rows of X are gathered in the order of the
 //! slots, and one `ldmatrix` reads a unit's 32 of them for 8 tokens.
 
-use super::{KernelConfig, emit, store};
+use super::{KernelConfig, emit, residue, store};
 use fractal_dsl::{DType, Intrinsic};
 use serde::{Deserialize, Serialize};
 
@@ -237,6 +237,7 @@ fn singles(config: &KernelConfig) -> bool {
 }
 
 fn main_loop(config: &KernelConfig) -> String {
+    let residue = residue::decode(config);
     let (peek_all, peek, ahead, next) = if singles(config) {
         (
             "    unsigned ahead[STAGES];
@@ -304,7 +305,7 @@ fn main_loop(config: &KernelConfig) -> String {
     wait_copies<0>();
     meet();
 
-    // The sums of each warp, then their sum in the order of the teams.
+{residue}    // The sums of each warp, then their sum in the order of the teams.
 #pragma unroll
     for (int i = 0; i < WARP_ROWS / 16; ++i) {{
 #pragma unroll

@@ -13,13 +13,14 @@ pub struct CudaSource {
 }
 
 /// The device helpers, by the name in the `#include`.
-pub const HEADERS: [(&str, &str); 6] = [
+pub const HEADERS: [(&str, &str); 7] = [
     ("fractal/types.cuh", include_str!("cuh/types.cuh")),
     ("fractal/memory.cuh", include_str!("cuh/memory.cuh")),
     ("fractal/mma.cuh", include_str!("cuh/mma.cuh")),
     ("fractal/decode.cuh", include_str!("cuh/decode.cuh")),
     ("fractal/hopper.cuh", include_str!("cuh/hopper.cuh")),
     ("fractal/epilogue.cuh", include_str!("cuh/epilogue.cuh")),
+    ("fractal/residue.cuh", include_str!("cuh/residue.cuh")),
 ];
 
 /// One parameter of a kernel, in the order of its signature.
@@ -45,6 +46,10 @@ pub enum Parameter {
     Begin,
     /// Rows of each tile.
     Rows,
+    /// Of kernels with a residue: restored elements, place by place of each eight rows ([`super::tables::RESIDUE_ROWS`]).
+    Restored,
+    /// The first place of each eight rows of the tiles, and one past the last.
+    RestoredBegin,
     /// A bias operand.
     Bias(usize),
     /// A residual operand.
@@ -73,6 +78,9 @@ pub fn parameters(config: &KernelConfig) -> Vec<Parameter> {
         parameters.push(if config.is_hopper() { Parameter::PositionsMap } else { Parameter::Positions });
     }
     parameters.extend([Parameter::Columns, Parameter::Begin, Parameter::Rows]);
+    if config.residue {
+        parameters.extend([Parameter::Restored, Parameter::RestoredBegin]);
+    }
     parameters.extend((0..config.biases()).map(Parameter::Bias));
     parameters.extend((0..config.residuals()).map(Parameter::Residual));
     if config.is_hopper() {
@@ -97,6 +105,8 @@ fn declaration(parameter: Parameter) -> String {
         Parameter::Columns => "const int* __restrict__ columns".into(),
         Parameter::Begin => "const int* __restrict__ begin".into(),
         Parameter::Rows => "const int* __restrict__ rows".into(),
+        Parameter::Restored => "const Restored* __restrict__ restored".into(),
+        Parameter::RestoredBegin => "const int* __restrict__ restored_begin".into(),
         Parameter::Bias(number) => format!("const float* __restrict__ bias{number}"),
         Parameter::Residual(number) => format!("const T* __restrict__ residual{number}"),
         Parameter::Tiles => "int tiles".into(),
@@ -164,6 +174,7 @@ fn head(config: &KernelConfig, provenance: &Provenance) -> String {
     let title = &provenance.title;
     let used = |name: &str| match config.intrinsic {
         _ if name == "fractal/decode.cuh" => config.decode.is_some(),
+        _ if name == "fractal/residue.cuh" => config.residue,
         Intrinsic::Wgmma | Intrinsic::WgmmaSp => name != "fractal/mma.cuh",
         Intrinsic::Ffma => name != "fractal/mma.cuh" && name != "fractal/hopper.cuh",
         _ => name != "fractal/hopper.cuh",

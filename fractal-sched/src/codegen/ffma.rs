@@ -6,7 +6,7 @@
 //! What bounds it (sm_90): FFMA issues once a cycle only where one of its three operands comes from the reuse cache and the
 //! others from different banks; loads and all else take issue slots. So a thread has 8 x 8 results or more where it can.
 
-use super::{Division, KernelConfig, Provenance, store};
+use super::{Division, KernelConfig, Provenance, residue, store};
 use fractal_dsl::{DType, Layout};
 
 /// Everything between the signature and the end of the kernel.
@@ -204,19 +204,24 @@ fn sums(config: &KernelConfig) -> String {
     {
         "        float4* const to = (float4*)(y + (size_t)n_row * m + m0 + token);
         *to = make_float4(
-            finish(slab + row, n_row, m0 + token, sum.x), finish(slab + row, n_row, m0 + token + 1, sum.y),
-            finish(slab + row, n_row, m0 + token + 2, sum.z), finish(slab + row, n_row, m0 + token + 3, sum.w));
+            finish(slab + row, n_row, m0 + token, sum.xREST0), finish(slab + row, n_row, m0 + token + 1, sum.yREST1),
+            finish(slab + row, n_row, m0 + token + 2, sum.zREST2), finish(slab + row, n_row, m0 + token + 3, sum.wREST3));
 "
     } else {
         "        const float four[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
             if (m0 + token + t < m) {
-                y[place(n_row, m0 + token + t)] = from_float<T>(finish(slab + row, n_row, m0 + token + t, four[t]));
+                y[place(n_row, m0 + token + t)] = from_float<T>(finish(slab + row, n_row, m0 + token + t, four[t]RESTt));
             }
         }
 "
     };
+    let rest = |number: &str| if config.residue { format!(", rest[{number}]") } else { String::new() };
+    let store = ["0", "1", "2", "3", "t"]
+        .into_iter()
+        .fold(store.to_string(), |store, number| store.replace(&format!("REST{number}"), &rest(number)));
+    let residue = residue::four(config);
     format!(
         "    // Sums as [group][row][token]; pieces of eight tokens are exchanged within a row, against conflicts of banks.
     float* const all_sums = (float*)shared;
@@ -242,7 +247,7 @@ fn sums(config: &KernelConfig) -> String {
             const float4 other = *(const float4*)(all_sums + g * BLOCK_ROWS * TOKENS + sum_place(row, token));
             sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
         }}
-{store}    }}
+{residue}{store}    }}
 ",
         finish = store::finish_value(config),
     )

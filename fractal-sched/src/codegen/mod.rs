@@ -13,6 +13,7 @@
 //! | multiplying | `ffma`, `mma_sync`, `mma_sp`, `hopper` |
 //! | the whole main loop for few tokens | `decode` |
 //! | epilogue and store | `store`; `ffma` and `hopper` in part their own |
+//! | single elements on top of the tiles | `residue` |
 //! | where the host puts values | `tables` |
 //! | device helpers | `cuh/*.cuh` |
 
@@ -26,6 +27,7 @@ mod load;
 mod mma_sp;
 mod mma_sync;
 mod provenance;
+mod residue;
 mod store;
 pub mod tables;
 mod transpose;

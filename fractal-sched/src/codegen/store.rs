@@ -1,12 +1,12 @@
 //! The epilogue on each sum, and its store.
 
-use super::KernelConfig;
+use super::{KernelConfig, residue};
 use crate::schedule::EpilogueStep;
 use fractal_dsl::{DType, Intrinsic, Layout};
 
 /// Everything after the main loop.
 pub(super) fn tile(config: &KernelConfig) -> String {
-    [finish(config), visit().into()].concat()
+    [finish(config), visit(config)].concat()
 }
 
 /// A sum without the stored zeros: zero times an infinity is no zero, so a sum that is not finite is taken again. It is a
@@ -60,13 +60,9 @@ pub(super) fn steps(config: &KernelConfig, indent: &str, [bias, residual]: [&str
 pub(super) fn finish(config: &KernelConfig) -> String {
     let at = place(config);
     let steps = steps(config, "        ", ["[n_row]", "[at]"]);
-    let exact = if config.stored_zeros {
-        "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
-    } else {
-        ""
-    };
+    let (exact, rest) = (exact_again(config), rest(config));
     format!(
-        "    auto finish = [&](int row, int n_row, int token, float v) {{
+        "    auto finish = [&](int row, int n_row, int token, float v{rest}) {{
         if (token >= m) return;
         const size_t at = {at};
 {exact}{steps}        y[at] = from_float<T>(v);
@@ -77,14 +73,10 @@ pub(super) fn finish(config: &KernelConfig) -> String {
 
 /// The epilogue on one sum, and where its result lies: of kernels that store by themselves.
 pub(super) fn finish_value(config: &KernelConfig) -> String {
-    let exact = if config.stored_zeros {
-        "        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);\n"
-    } else {
-        ""
-    };
+    let (exact, rest) = (exact_again(config), rest(config));
     format!(
         "    auto place = [&](int n_row, int token) {{ return {}; }};
-    auto finish = [&](int row, int n_row, int token, float v) {{
+    auto finish = [&](int row, int n_row, int token, float v{rest}) {{
         const size_t at = place(n_row, token);
 {exact}{}        return v;
     }};
@@ -92,6 +84,22 @@ pub(super) fn finish_value(config: &KernelConfig) -> String {
         place(config),
         steps(config, "        ", ["[n_row]", "[at]"])
     )
+}
+
+/// The parameter of `finish` for what the residue adds; the teams of decode kernels have added it.
+fn rest(config: &KernelConfig) -> &'static str {
+    if config.residue && config.decode.is_none() { ", float rest" } else { "" }
+}
+
+/// A sum that is not finite without its stored zeros, and then the residue.
+fn exact_again(config: &KernelConfig) -> String {
+    let residue = if config.decode.is_some() { residue::again(config) } else { "" };
+    let exact = if config.stored_zeros {
+        format!("        if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m){residue};\n")
+    } else {
+        String::new()
+    };
+    if rest(config).is_empty() { exact } else { exact + "        v += rest;\n" }
 }
 
 /// Where the result of `n_row` and `token` lies.
@@ -102,21 +110,26 @@ fn place(config: &KernelConfig) -> &'static str {
     }
 }
 
-fn visit() -> &'static str {
+fn visit(config: &KernelConfig) -> String {
+    // All lanes of a warp sum the residue together.
+    let rests = if config.residue { [", rest[2 * j]", ", rest[2 * j + 1]"] } else { [""; 2] };
     "#pragma unroll
     for (int i = 0; i < WARP_ROWS / 16; ++i) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = warp_row + i * 16 + h * 8 + lane / 4;
-            const int n_row = rows[tile * ROWS + row];
+RESIDUE            const int n_row = rows[tile * ROWS + row];
             if (n_row < 0) continue;
 #pragma unroll
             for (int j = 0; j < WARP_TOKENS / 8; ++j) {
                 const int token = m0 + warp_token + j * 8 + lane % 4 * 2;
-                finish(row, n_row, token, acc[i][j][2 * h]);
-                finish(row, n_row, token + 1, acc[i][j][2 * h + 1]);
+                finish(row, n_row, token, acc[i][j][2 * h]EVEN);
+                finish(row, n_row, token + 1, acc[i][j][2 * h + 1]ODD);
             }
         }
     }
 "
+    .replace("RESIDUE", residue::fragment(config))
+    .replace("EVEN", rests[0])
+    .replace("ODD", rests[1])
 }

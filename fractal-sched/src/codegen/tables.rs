@@ -6,6 +6,12 @@ use fractal_dsl::Intrinsic;
 /// The entry of a column list, or of a row list, that stands for nothing.
 pub const NOTHING: i32 = -1;
 
+/// Rows of a tile whose restored elements lie side by side: those of a fragment.
+pub const RESIDUE_ROWS: usize = 8;
+
+/// Places of such rows come in multiples of this.
+pub const RESIDUE_BATCH: usize = 4;
+
 /// Where the weight of a tile's `row` and stored `column` lies in a step's image of rows x stored columns.
 pub fn weight_place(config: &KernelConfig, row: usize, column: usize) -> usize {
     match config.intrinsic {
@@ -68,6 +74,7 @@ mod tests {
                     runs: false,
                     column_run: 0,
                     stored_zeros: false,
+                    residue: false,
                     epilogue: vec![],
                 };
                 let stored = config.stored_step();

@@ -215,6 +215,7 @@ impl Context {
             runs: hopper && consecutive && !stored_zeros,
             column_run: if run > 1 { run } else { 0 },
             stored_zeros,
+            residue: false,
             epilogue: if schedule.fused { self.epilogue.clone() } else { Vec::new() },
         };
         let fits = |config: &KernelConfig| {

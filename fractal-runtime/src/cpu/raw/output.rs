@@ -26,6 +26,11 @@ impl DistinctRows {
     pub fn len(&self) -> usize {
         self.rows.len()
     }
+
+    /// The row at a position.
+    pub fn row(&self, position: usize) -> usize {
+        self.rows[position] as usize
+    }
 }
 
 /// A row-major output that threads write at once, cut into tasks: every pair of a column slice and a group of rows.

@@ -118,7 +118,7 @@ fn packed(
     let mut values = values.into_iter();
     // A padding of -0 would compute the same; there is one way to write it.
     let packed = filled.map(|filled| values.next().filter(|_| filled).unwrap_or_default());
-    Ok(Pruned { pattern, selection, packed, dtype, retained, kept })
+    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue: None })
 }
 
 fn dense(
@@ -145,7 +145,15 @@ fn dense(
         }
     }
     let (kept, retained) = checked(entry, &weights, selected.count())?;
-    Ok(Pruned { pattern, selection, packed: filled.map(Option::unwrap_or_default), dtype, retained, kept })
+    Ok(Pruned {
+        pattern,
+        selection,
+        packed: filled.map(Option::unwrap_or_default),
+        dtype,
+        retained,
+        kept,
+        residue: None,
+    })
 }
 
 fn mask(

@@ -134,7 +134,7 @@ impl SecondOrder {
         let packed = pattern.pack(&selection, &fitted)?;
         let retained = if total > 0.0 { kept_scores / total } else { 1.0 };
         let (dtype, kept) = (weight.dtype(), mask.count());
-        let pruned = Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept };
+        let pruned = Pruned { pattern: pattern.clone(), selection, packed, dtype, retained, kept, residue: None };
         Ok(Reconstructed { pruned, bias, error, least })
     }
 

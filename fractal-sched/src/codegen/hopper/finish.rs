@@ -1,6 +1,7 @@
 //! After the main loop: sums -> Y, by way of the cluster's exchange, the epilogue and buffers in shared memory.
 
-use super::KernelConfig;
+use super::{KernelConfig, group_tokens};
+use crate::codegen::residue;
 use crate::codegen::store::steps;
 use fractal_dsl::DType;
 
@@ -30,8 +31,9 @@ pub(super) fn reduction(config: &KernelConfig) -> &'static str {
 "
 }
 
-/// The epilogue on `acc` and its stores, with `numbers`, `m0` and the tile known; `number` counts the boxes of an item.
-pub(super) fn finish(config: &KernelConfig, number: &str) -> String {
+/// The residue and the epilogue on `acc` and its stores, with `numbers`, `m0` and the tile known; `number` counts the boxes of an
+/// item, `row0` is the warp's first row of the tile.
+pub(super) fn finish(config: &KernelConfig, number: &str, row0: &str) -> String {
     let pack = if config.dtype == DType::F16 { "f16x2" } else { "bf16x2" };
     // Element i of eight: of row i / 2 % 2 of the thread's two, and of two tokens eight apart. Two neighbours at a time.
     let pairs: String = (0..config.residuals())
@@ -63,6 +65,7 @@ pub(super) fn finish(config: &KernelConfig, number: &str) -> String {
         )
     };
     let (watch, repair) = if config.stored_zeros { (watch(), repair(config)) } else { (String::new(), String::new()) };
+    let residue = residue::hopper(config, group_tokens(config) / config.split, row0);
     let own_rows = if config.residuals() > 0 {
         "        const int upper_row = __shfl_sync(0xffffffffu, numbers, lane / 4);
         const int lower_row = __shfl_sync(0xffffffffu, numbers, lane / 4 + 8);
@@ -82,7 +85,7 @@ pub(super) fn finish(config: &KernelConfig, number: &str) -> String {
         ),
     );
     format!(
-        "{watch}{own_rows}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+        "{watch}{residue}{own_rows}        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
         for (int c = 0; c < PIECE / CHUNK; ++c) {{
 {store}{repair}"
@@ -177,7 +180,7 @@ fn watch() -> String {
 /// Zero times an infinity is no zero: where a warp met a sum that is not finite, its sums are taken again without the zeros
 /// that stand for dropped weights. The accumulators are free by then.
 fn repair(config: &KernelConfig) -> String {
-    let steps = steps(config, "                ", ["[n_row]", "[at]"]);
+    let (steps, residue) = (steps(config, "                ", ["[n_row]", "[at]"]), residue::again(config));
     format!(
         "        if (again) {{
             for (int i = lane; i < 16 * PIECE; i += 32) {{
@@ -185,7 +188,7 @@ fn repair(config: &KernelConfig) -> String {
                 const int n_row = rows[tile * ROWS + row];
                 if (n_row < 0 || token >= m) continue;
                 const size_t at = (size_t)n_row * m + token;
-                float v = exact(x, values, columns, begin[tile], begin[tile + 1], row, token, m);
+                float v = exact(x, values, columns, begin[tile], begin[tile + 1], row, token, m){residue};
 {steps}                y[at] = from_float<T>(v);
             }}
             __syncwarp();

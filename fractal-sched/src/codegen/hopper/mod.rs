@@ -115,7 +115,7 @@ pub(super) fn body(config: &KernelConfig) -> String {
         &producer,
         &multiply::consumer(config),
         finish::reduction(config),
-        &finish::finish(config, "c"),
+        &finish::finish(config, "c", "row0"),
         "    }\n",
         finish::end(config),
         last,

@@ -198,7 +198,7 @@ fn consumer(config: &KernelConfig) -> String {
         })
         .collect();
     let (fence, own_staging) = (fence(config), buffers_of_group(config));
-    let (finish, end) = (finish(config, "half * (PIECE / CHUNK) + c"), end(config));
+    let (finish, end) = (finish(config, "half * (PIECE / CHUNK) + c", "half * 64 + warp * 16"), end(config));
     format!(
         "    take_registers<216>();
     int stage = 0;

@@ -1,0 +1,343 @@
+// tvw:128 of a 1024 x 1024 weight
+//   let (n2, n3) = split(n, 128);
+//   let k4 = skip(k, per = (n2), keep = 48%);
+//   let (k5, k6) = split(k4, 4);
+//   let k7 = skip(k6, per = (n2, n3, k5), keep = 2 of 4);
+// wgmma_sp bf16: 128 rows x 128 tokens x 64 columns, 4 stages, 384 threads, 201984 bytes of shared memory, vectors of 8, 2 blocks a tile, a residue
+#include "fractal/types.cuh"
+#include "fractal/memory.cuh"
+#include "fractal/hopper.cuh"
+#include "fractal/epilogue.cuh"
+#include "fractal/residue.cuh"
+
+using namespace fractal;
+
+using T = bf16;
+constexpr int ROWS = 128;            // rows of W a block
+constexpr int TOKENS = 128;          // tokens a block
+constexpr int STEP = 64;            // kept columns a step
+constexpr int STORED = 32;          // of which W stores
+constexpr int STAGES = 4;           // steps in flight
+constexpr int VECTOR = 8;           // elements of X a copy
+constexpr unsigned STAGE_BYTES = 25600;  // bytes of a stage: X, W, positions
+constexpr unsigned STAGING_BYTES = 32768;
+constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
+constexpr int SPLIT = 2;            // blocks that share the steps of a tile
+constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
+constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
+constexpr int CHUNK = 64;           // tokens a warp stages at a time
+constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 2;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
+constexpr unsigned SUM_BYTES = 65536;  // sums that the blocks of a cluster exchange
+constexpr int P_STAGE = 256;            // words of positions a stage
+constexpr int THREADS = 384;
+constexpr int X_STAGE = STEP * TOKENS;
+constexpr int W_STAGE = ROWS * STORED;
+
+// d[64 x 128] = a[64 x 32, 2 of 4 kept] b[32 x 128] (+ d where `accumulate`). Lanes 0 and 1 (SELECTOR 0) or
+// 2 and 3 (1) of each four hold the positions of what is kept, in a register that is read while the instruction runs.
+template <int SELECTOR>
+__device__ __forceinline__ void multiply(
+    float (&d)[64], unsigned long long a, unsigned long long b, unsigned positions, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %67, 0;\n"
+        "wgmma.mma_async.sp.sync.aligned.m64n128k32.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, %66, %68, p, 1, 1, 0, 1;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(positions), "r"(accumulate), "n"(SELECTOR));
+}
+
+
+extern "C" __global__ void __cluster_dims__(SPLIT * SHARE, 1, 1) __launch_bounds__(THREADS, 1)
+gemm_wgmma_sp_bf16_128x128x64_split2_runs_residue(
+    const T* __restrict__ x,
+    T* __restrict__ y,
+    const __grid_constant__ TensorMap y_map,
+    const T* __restrict__ values,
+    const __grid_constant__ TensorMap p_map,
+    const int* __restrict__ columns,
+    const int* __restrict__ begin,
+    const int* __restrict__ rows,
+    const Restored* __restrict__ restored,
+    const int* __restrict__ restored_begin,
+    int tiles,
+    int band,
+    int n,
+    int m) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
+    const unsigned staging = base + STAGES * STAGE_BYTES;
+    const unsigned sums = staging + STAGING_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    // The next kernel of the stream may take multiprocessors as they become free.
+    dependents_may_start();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(full + 8 * s, 129);
+            barrier_init(empty + 8 * s, 8 * SHARE);
+        }
+        barrier_init_done();
+    }
+    cluster_sync();
+    // parallel for tile, mo. Blocks take items in turn, there and back. The tiles of a band run together on the same tokens,
+    // so that X and W come from memory once a band; the longest tiles are in the first.
+    const int token_tiles = (m + TOKENS * SHARE - 1) / (TOKENS * SHARE);
+    const int items = tiles * token_tiles;
+    const int teams = gridDim.x / (SPLIT * SHARE), team = blockIdx.x / (SPLIT * SHARE);
+    const int rank = blockIdx.x % SPLIT, member = blockIdx.x % SHARE;
+    // A tile of rows, or -1; its tokens; and where its steps lie in the lists.
+    struct Item {
+        int tile, m0, begin, end;
+    };
+    auto fetch_item = [&](int turn) {
+        const int at = turn * teams + (turn % 2 ? teams - 1 - team : team);
+        if (at >= items) return Item{-1, 0, 0, 0};
+        const int low = at / (band * token_tiles) * band, width = tiles - low < band ? tiles - low : band;
+        const int of_band = at - low * token_tiles, tile = low + of_band % width;
+        return Item{tile, (of_band / width * SHARE + member) * TOKENS, load_now(begin + tile), load_now(begin + tile + 1)};
+    };
+    // This block's part of the steps; computed when needed, since it waits for what was fetched.
+    struct Range {
+        int first, last;
+    };
+    auto part = [&](const Item& item) {
+        const int steps = item.end - item.begin;
+        return Range{item.begin + steps * rank / SPLIT, item.begin + steps * (rank + 1) / SPLIT};
+    };
+
+    if (group == 2) {
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
+        const int sub = lane / LANES;
+        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned row_chunks = m / 8;
+        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+        // warp's rows.
+        auto fetch = [&](Range range, int step) {
+            const int mine = range.first + step + lane / 16;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+        };
+        int stage = 0, turn = 0;
+        unsigned phase = 0;
+        Item item = fetch_item(0), coming = fetch_item(1);
+        Range range = part(item);
+        int near = fetch(range, 0), far = fetch(range, 2);
+        // X is what the kernel before may have written.
+        dependency_wait();
+        for (; item.tile >= 0; ++turn) {
+            const Range next = part(coming);
+            const int m0 = item.m0;
+            item = coming;
+            coming = fetch_item(turn + 2);
+            const int token = m0 + lane % LANES * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const int steps = range.last - range.first;
+            for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
+                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
+                // before more is fetched: to wait for the one would be to wait for the other.
+                const unsigned there[2] = {__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)};
+                const unsigned places[2] = {near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks};
+                const bool more = ahead + 4 < steps;
+                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+#pragma unroll
+                for (int u = 0; u < 4; ++u) {
+                    if (ahead + u >= steps) break;
+                    unsigned offset[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
+                    }
+                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (lane == 0 && warp == (stage & 3)) {
+                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        load_row(p_map, range.first + ahead + u, ws + W_STAGE * 2, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);
+                    }
+                    __syncwarp();
+                    const unsigned to = xs + chunk;
+                    if (here == 0xffffu && m0 + TOKENS <= m) {
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offset[i] + p * 32);
+                            }
+                        }
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            }
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
+            }
+            range = next;
+        }
+        // No copy may be under way when the block ends.
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        cluster_sync();
+        return;
+    }
+
+    take_registers<216>();
+    int stage = 0;
+    unsigned phase = 0;
+    const unsigned long long xs = descriptor(base + 0, STEP * 128, 1024);
+    const unsigned long long ws = descriptor64(base + X_STAGE * 2 + group * (64 * 64), 16, 8 * 64);
+    // Each warp has 16 rows.
+    const int row0 = group * 64 + warp * 16;
+    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
+    int buffer = 0;
+    // The numbers of the warp's 16 rows, one a lane, fetched while the item before is multiplied.
+    int numbers_ahead = -1;
+    auto fetch_rows = [&](int tile) {
+        if (tile >= 0) numbers_ahead = load_now(rows + tile * ROWS + row0 + lane % 16);
+    };
+    int turn = 0;
+    Item coming = fetch_item(0);
+    fetch_rows(coming.tile);
+    dependency_wait();
+    for (; coming.tile >= 0; ++turn) {
+        const int tile = coming.tile, m0 = coming.m0 + 0 + rank * PIECE;
+        const Range own = part(coming);
+        const int first = own.first, last = own.last;
+        const int numbers = numbers_ahead;
+        float acc[GROUP_TOKENS / 2];
+        // After the first step has been issued: a fence waits for all that was fetched before it.
+        auto fetch_ahead = [&]() {
+            coming = fetch_item(turn + 1);
+            fetch_rows(coming.tile);
+            // Both are free again long before they are needed.
+            if (threadIdx.x % 128 == 0) boxes_read<0>();
+            group_sync(group);
+        };
+        if (last == first) fetch_ahead();
+        int previous = 0;
+        unsigned even = 0, odd = 0;
+        auto issue = [&](int step, unsigned& kept) {
+            barrier_wait(full + 8 * stage, phase);
+            fence_async();
+            const unsigned at = base + stage * STAGE_BYTES + X_STAGE * 2 + W_STAGE * 2;
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(kept) : "r"(at + (threadIdx.x % 256) * 4) : "memory");
+            wgmma_begin();
+            multiply<0>(acc, advance(ws, stage * STAGE_BYTES), advance(xs, stage * STAGE_BYTES), kept, step > first);
+            multiply<1>(acc, advance(ws, stage * STAGE_BYTES + 32), advance(xs, stage * STAGE_BYTES + 4096), kept, 1);
+            wgmma_commit();
+            if (step == first) fetch_ahead();
+        };
+        // The step before is done, and with it what read its positions: its stage may be filled again.
+        auto retire = [&](int step, unsigned& read) {
+            wgmma_wait<1>();
+            asm volatile("" : "+r"(read)::"memory");
+            if (step > first && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        };
+        for (int step = first; step < last; step += 2) {
+            issue(step, even);
+            retire(step, odd);
+            if (step + 1 < last) {
+                issue(step + 1, odd);
+                retire(step + 1, even);
+            }
+        }
+        wgmma_wait<0>();
+        asm volatile("" : "+r"(even), "+r"(odd)::"memory");
+        if (last > first && lane == 0) barrier_arrive(empty + 8 * previous);
+#pragma unroll
+        for (int i = 0; i < GROUP_TOKENS / 2; ++i) {
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile("" : "+f"(acc[i])::"memory");
+        }
+        // A branch, and no selection of each sum.
+        if (last == first) {
+#pragma unroll
+            for (int i = 0; i < GROUP_TOKENS / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i]));
+        }
+        // Of each block, four sums of each thread together.
+#pragma unroll
+        for (int to = 0; to < SPLIT; ++to) {
+            const unsigned there = shared_of_block(sums + rank * (PIECE / 2 * 256 * 4) + threadIdx.x * 16, to);
+#pragma unroll
+            for (int i = 0; i < PIECE / 8; ++i) store_floats(there + i * 4096, acc + to * (PIECE / 2) + i * 4);
+        }
+        cluster_sync();
+#pragma unroll
+        for (int i = 0; i < PIECE / 8; ++i) {
+            float4 sum = load_floats(sums + threadIdx.x * 16 + i * 4096);
+#pragma unroll
+            for (int from = 1; from < SPLIT; ++from) {
+                const float4 more = load_floats(sums + from * (PIECE / 2 * 256 * 4) + threadIdx.x * 16 + i * 4096);
+                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
+            acc[4 * i] = sum.x, acc[4 * i + 1] = sum.y, acc[4 * i + 2] = sum.z, acc[4 * i + 3] = sum.w;
+        }
+        // Single elements on top of the tile's.
+#pragma unroll
+        for (int p = 0; p < PIECE / 64; ++p) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float rest[16];
+                sum_slice<64, VECTOR, 4>(rest, restored, restored_begin + (tile * ROWS + row0) / 8 + h, x, m0 + p * 64, m);
+#pragma unroll
+                for (int i = 0; i < 16; ++i) acc[p * 32 + i / 2 * 4 + h * 2 + i % 2] += rest[i];
+            }
+        }
+        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < PIECE / CHUNK; ++c) {
+            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
+            buffer = (buffer + 1) % BUFFERS;
+            if (c >= BUFFERS) {
+                // The oldest box has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<BUFFERS - 1>();
+                group_sync(group);
+            }
+#pragma unroll
+            for (int q = 0; q < CHUNK / 16; ++q) {
+                float* const piece = acc + c * (CHUNK / 2) + q * 8;
+                unsigned p[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(piece[2 * i + 1]), "f"(piece[2 * i]));
+                }
+                store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
+            }
+            if (c % TOGETHER == TOGETHER - 1) {
+                fence_async();
+                group_sync(group);
+                if (threadIdx.x % 128 == 0) {
+#pragma unroll
+                    for (int i = TOGETHER - 1; i >= 0; --i) {
+                        const unsigned filled = buffers + (buffer + BUFFERS - 1 - i) % BUFFERS * (64 * CHUNK * 2);
+                        store_box(y_map, numbers, m0 + (c - i) * CHUNK, filled, numbers >= 0);
+                    }
+                }
+            }
+        }
+    }
+    // Shared memory must last until it is read, and the results be there when the kernel ends.
+    if (threadIdx.x % 128 == 0) boxes_written();
+
+}
