@@ -74,7 +74,7 @@ pub struct Study {
     /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`
     #[arg(long, value_delimiter = ',', required = true)]
     pub pattern: Vec<String>,
-    /// magnitude, taylor, activation-aware, second-order, second-order+budget or distilled (after budgets); magnitude+lamp and magnitude+erk
+    /// magnitude, taylor, activation-aware, second-order, second-order+budget, distilled (after second order), distilled+budget; magnitude+lamp and magnitude+erk
     #[arg(long, value_delimiter = ',', default_value = "magnitude,activation-aware,second-order,second-order+budget")]
     pub method: Vec<String>,
     /// Part of the packages: test or final
@@ -89,6 +89,15 @@ pub struct Study {
     /// Of second-order methods: stages within a layer
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub stages: u32,
+    /// Of budgets: what they leave a layer at least, as a part of the even share
+    #[arg(long, default_value_t = 0.6)]
+    pub least: f64,
+    /// Of budgets: what they leave a layer at most
+    #[arg(long, default_value_t = 1.6)]
+    pub most: f64,
+    /// Passes of distillation
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub epochs: u32,
     /// Also time the model's linear layers on the GPU, in f16
     #[arg(long)]
     pub gpu: bool,

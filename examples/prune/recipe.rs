@@ -57,6 +57,9 @@ pub struct Recipe {
     pub pattern: Option<String>,
     pub sparsity: f64,
     pub budget: Budget,
+    /// What a budget leaves a layer at least and at most, as parts of what it would keep without.
+    pub least: f64,
+    pub most: f64,
     /// Steps from dense to the patterns, each a pass through the model.
     pub steps: usize,
     /// Storage type of the pruned weights.
@@ -91,6 +94,8 @@ impl Default for Recipe {
             pattern: None,
             sparsity: 0.5,
             budget: Budget::default(),
+            least: 0.6,
+            most: 1.6,
             steps: 1,
             dtype: "f32".into(),
             damping: usual.damping,
@@ -106,9 +111,6 @@ impl Default for Recipe {
 const CURVE_SENTENCES: usize = 96;
 /// Sentences of a batch of gradients: pairs of short and long texts.
 const GRADIENT_BATCH: usize = 64;
-/// What a layer keeps at least and at most of what it would by its own, where a budget tells.
-const RANGE: (f64, f64) = (0.35, 2.5);
-
 impl Recipe {
     /// From a file.
     ///
@@ -141,6 +143,13 @@ impl Recipe {
         }
         if !(self.damping > 0.0 && self.damping.is_finite()) {
             return Err(format!("damping: expected a number above 0, such as 0.01, found {}", self.damping).into());
+        }
+        if !(self.least > 0.0 && self.least <= 1.0 && self.most >= 1.0 && self.most.is_finite()) {
+            let found = format!("{} and {}", self.least, self.most);
+            return Err(format!(
+                "least and most: expected parts above 0 and up to 1, and of 1 and more, found {found}"
+            )
+            .into());
         }
         self.dtype()?;
         if self.pattern.is_none() && self.layer.is_empty() && self.tuned.is_none() {
@@ -247,7 +256,7 @@ impl Recipe {
             Named::TileVectorWise { .. } | Named::VNM { .. } => 0.5,
             _ => 1.0,
         };
-        let ceiling = free.iter().map(|&i| most(named[i].1)).fold(1.0, f64::min).min(keep * RANGE.1).max(keep);
+        let ceiling = free.iter().map(|&i| most(named[i].1)).fold(1.0, f64::min).min(keep * self.most).max(keep);
         let ratios = match self.budget {
             Budget::Erk => budget::erdos_renyi(&weights.iter().map(|w| (w.n, w.k)).collect::<Vec<_>>(), keep)?,
             Budget::Lamp => budget::lamp(&weights.iter().map(|w| w.data).collect::<Vec<_>>(), keep)?,
@@ -262,12 +271,12 @@ impl Recipe {
                         // Layers that are not asked about are measured as the first one's.
                         let pattern = by_name.get(name).copied().unwrap_or(named[free[0]].1);
                         let least = if pattern.fixed_keep().is_some() { named[free[0]].1 } else { pattern };
-                        Ok(least.pattern(n, k, keep * RANGE.0)?)
+                        Ok(least.pattern(n, k, keep * self.least)?)
                     },
                     |name| progress(format!("error curve of {name}")),
                 )?;
                 let curves: Vec<_> = free.iter().map(|&i| curves[&named[i].0].clone()).collect();
-                budget::by_error(&curves, keep, keep * RANGE.0, ceiling)?
+                budget::by_error(&curves, keep, keep * self.least, ceiling)?
             }
         };
         for (&i, ratio) in free.iter().zip(ratios) {

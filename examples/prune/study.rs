@@ -65,7 +65,7 @@ pub fn run(args: &Study) -> Result<()> {
     for (pattern, sparsity) in &runs {
         let fixed = pattern.parse::<Named>()?.fixed_keep().is_some();
         for (name, recipe) in &recipes {
-            if fixed && recipe.budget != Budget::Uniform && recipe.distill == 0 {
+            if fixed && recipe.budget != Budget::Uniform {
                 continue;
             }
             let recipe = Recipe {
@@ -73,6 +73,9 @@ pub fn run(args: &Study) -> Result<()> {
                 sparsity: *sparsity,
                 damping: args.damping,
                 stages: args.stages as usize,
+                least: args.least,
+                most: args.most,
+                distill: recipe.distill * args.epochs as usize,
                 ..recipe.clone()
             };
             recipe.check()?;
@@ -118,10 +121,11 @@ fn method(name: &str) -> Result<Recipe> {
         "activation-aware" => with(MethodName::ActivationAware, Budget::Uniform, 0),
         "second-order" => with(MethodName::SecondOrder, Budget::Uniform, 0),
         "second-order+budget" => with(MethodName::SecondOrder, Budget::Error, 0),
-        "distilled" => with(MethodName::SecondOrder, Budget::Error, 2),
+        "distilled" => with(MethodName::SecondOrder, Budget::Uniform, 1),
+        "distilled+budget" => with(MethodName::SecondOrder, Budget::Error, 1),
         _ => {
             return Err(format!(
-                "method `{name}`: expected magnitude, magnitude+lamp, magnitude+erk, taylor, activation-aware, second-order, second-order+budget or distilled"
+                "method `{name}`: expected magnitude, magnitude+lamp, magnitude+erk, taylor, activation-aware, second-order, second-order+budget, distilled or distilled+budget"
             )
             .into());
         }
