@@ -59,6 +59,9 @@ pub struct Run {
     /// Write the report here as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write what calibration tells about the inputs of the dense layers here, for `tune model --scores`; nothing is pruned
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["recipe", "out", "packed", "state", "json", "picture", "evaluate"])]
+    pub scores: Option<PathBuf>,
     /// Draw the masks of the layers here, SVG
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
@@ -71,7 +74,7 @@ pub struct Run {
 pub struct Study {
     #[command(flatten)]
     pub inputs: Inputs,
-    /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`
+    /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`, or `tuned=FILE@0.75` for the patterns of a tuned recipe
     #[arg(long, value_delimiter = ',', required = true)]
     pub pattern: Vec<String>,
     /// magnitude, taylor, activation-aware, second-order, second-order+budget, distilled (after second order), distilled+budget; magnitude+lamp and magnitude+erk

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use fractal::pattern::Mask;
-use fractal::runtime::Reconstructed;
-use fractal::{PrunedFile, PrunedMask, StoredWeight, Tensor};
+use fractal::runtime::{RawType, Reconstructed, SecondOrder};
+use fractal::{PrunedFile, PrunedMask, RawTensor, StoredWeight, Tensor};
 use fractal_runtime::model::{BertModel, DistillSettings, LayerPlan, PrunedModel, Weights, distill};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -57,6 +57,9 @@ const NOTE: &str = "fractal-prune";
 /// # Errors
 /// Whatever keeps it from its end.
 pub fn run(args: &Run) -> Result<()> {
+    if let Some(path) = &args.scores {
+        return scores(args, path);
+    }
     let recipe = match &args.recipe {
         Some(path) => Recipe::read(path)?,
         None => Recipe { pattern: Some("2:4".into()), ..Recipe::default() },
@@ -105,6 +108,26 @@ pub fn run(args: &Run) -> Result<()> {
         report["retrieval"] = found.unwrap_or(Value::Null);
         json_file::write(path, &report)?;
     }
+    Ok(())
+}
+
+/// Second-order factors of every layer's inputs: tensors `<layer>.curvature`, \[1, k\].
+fn scores(args: &Run, path: &Path) -> Result<()> {
+    json_file::check_writable(path)?;
+    let loaded = load(&args.inputs, args.sentences.as_deref())?;
+    let bar = bar(loaded.model.linear_names().len() as u64);
+    let mut file = PrunedFile::default();
+    loaded.model.calibrate(&loaded.sentences, |name, weight, statistics| {
+        let curvature = SecondOrder::default().curvature(statistics)?;
+        let bytes = curvature.factors().iter().flat_map(|v| v.to_le_bytes()).collect();
+        file.others.insert(format!("{name}.curvature"), RawTensor::new(RawType::F32, vec![1, weight.k], bytes)?);
+        bar.set_message(name.to_owned());
+        bar.inc(1);
+        Ok(None)
+    })?;
+    bar.finish_and_clear();
+    file.write(path)?;
+    println!("wrote {}", path.display());
     Ok(())
 }
 

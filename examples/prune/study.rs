@@ -1,6 +1,6 @@
 //! Every pattern by every method, on the task: what is found, beside what is retained and how long it takes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fractal::pattern::Named;
@@ -18,6 +18,9 @@ use crate::{Result, json_file, median};
 /// Texts that the CPU is timed on, and tokens a call of the GPU.
 const TIMED_TEXTS: usize = 64;
 const GPU_TOKENS: usize = 4096;
+
+/// Before the file of a recipe that `tune model --recipe` wrote.
+const TUNED: &str = "tuned=";
 
 /// The command.
 ///
@@ -63,13 +66,15 @@ pub fn run(args: &Study) -> Result<()> {
         "calibration_tokens": tokens(&loaded.sentences), "threads": rayon::current_num_threads(),
     })];
     for (pattern, sparsity) in &runs {
-        let fixed = pattern.parse::<Named>()?.fixed_keep().is_some();
+        let tuned = pattern.strip_prefix(TUNED).map(PathBuf::from);
+        let fixed = tuned.is_some() || pattern.parse::<Named>()?.fixed_keep().is_some();
         for (name, recipe) in &recipes {
             if fixed && recipe.budget != Budget::Uniform {
                 continue;
             }
             let recipe = Recipe {
-                pattern: Some(pattern.clone()),
+                pattern: tuned.is_none().then(|| pattern.clone()),
+                tuned: tuned.clone(),
                 sparsity: *sparsity,
                 damping: args.damping,
                 stages: args.stages as usize,
@@ -107,7 +112,9 @@ fn parse(text: &str) -> Result<(String, f64)> {
     let wrong = || format!("`{text}`: expected a pattern and a sparsity from 0 to below 1, such as tw:64@0.5");
     let (pattern, sparsity) = text.split_once('@').ok_or_else(wrong)?;
     let sparsity: f64 = sparsity.parse().map_err(|_| wrong())?;
-    pattern.parse::<Named>()?;
+    if !pattern.starts_with(TUNED) {
+        pattern.parse::<Named>()?;
+    }
     if (0.0..1.0).contains(&sparsity) { Ok((pattern.into(), sparsity)) } else { Err(wrong().into()) }
 }
 

@@ -103,6 +103,10 @@ pub struct Model {
     /// is what the layer must retain
     #[arg(long, default_value_t = 0.5)]
     pub sparsity: f64,
+    /// What calibration tells about the layers' inputs, as the example prune writes it with --scores: importance is then second-order
+    /// instead of by magnitude
+    #[arg(long, value_name = "FILE")]
+    pub scores: Option<PathBuf>,
     /// Tokens a call
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tokens: u32,

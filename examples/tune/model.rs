@@ -2,12 +2,14 @@
 //! single pattern that retains as much.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fractal::model::{BertModel, SparseLinear};
 use fractal::pattern::Named;
+use fractal::runtime::Curvature;
 use fractal::runtime::tune::{Estimator, Goal, Problem, Recipe, RecipeLayer, Settings, Tuner, floors, space};
-use fractal::{DType, Device, Importance, Layer, Layout, Magnitude, Tensor, prune};
+use fractal::{DType, Device, Given, Importance, Layer, Layout, Magnitude, Tensor, prune};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
@@ -42,7 +44,7 @@ pub fn run(args: &Model) -> Result<()> {
     let on_gpu = !tuner.device_name().starts_with("cpu");
     let dtype = if on_gpu { DType::F16 } else { DType::F32 };
     let model = BertModel::load(&args.weights)?;
-    let layers = layers(&model, dtype, 1.0 - args.sparsity)?;
+    let layers = layers(&model, dtype, 1.0 - args.sparsity, args.scores.as_deref())?;
     let recipe = match &args.from {
         Some(path) => Recipe::read(path)?,
         None => tuned(args, &tuner, &model, &layers)?,
@@ -70,17 +72,27 @@ pub fn run(args: &Model) -> Result<()> {
     compare(args, &model, &layers, &recipe, dtype, on_gpu)
 }
 
-fn layers(model: &BertModel, dtype: DType, keep: f64) -> Result<Vec<Work>> {
+fn layers(model: &BertModel, dtype: DType, keep: f64, calibrated: Option<&Path>) -> Result<Vec<Work>> {
     let mut layers = Vec::new();
     for name in model.linear_names() {
         let weight = model.weight(&name)?;
         let tensor = Tensor::from_f32(dtype, weight.n, weight.k, weight.data)?;
-        let scores = Magnitude.scores(&tensor.to_f32(), weight.n, weight.k)?;
+        let importance: Box<dyn Importance> = match calibrated {
+            None => Box::new(Magnitude),
+            Some(path) => Box::new(Curvature::new(curvature(path, &name)?)?),
+        };
+        let scores = importance.scores(&tensor.to_f32(), weight.n, weight.k)?;
         layers.push(Work { name, tensor, scores, floor: 0.0 });
     }
     let floors = floors(&layers.iter().map(|layer| layer.scores.clone()).collect::<Vec<_>>(), keep);
     layers.iter_mut().zip(floors).for_each(|(layer, floor)| layer.floor = floor);
     Ok(layers)
+}
+
+/// What `prune --scores` wrote of a layer.
+fn curvature(path: &Path, layer: &str) -> Result<Vec<f32>> {
+    let tensor = crate::weight::read(path, &format!("{layer}.curvature"), Some(DType::F32))?;
+    Ok(tensor.to_f32())
 }
 
 fn tuned(args: &Model, tuner: &Tuner, model: &BertModel, layers: &[Work]) -> Result<Recipe> {
@@ -100,7 +112,7 @@ fn tuned(args: &Model, tuner: &Tuner, model: &BertModel, layers: &[Work]) -> Res
         bar.set_message(layer.name.clone());
         let problem = Problem {
             weight: &layer.tensor,
-            importance: &Magnitude,
+            importance: &Given(layer.scores.clone()),
             m: args.tokens as usize,
             epilogue: model.epilogue(&layer.name)?.steps(),
             layouts: (Layout::FeatureMajor, Layout::FeatureMajor),
@@ -177,7 +189,7 @@ fn way(
 ) -> Result<Way> {
     let one = |work: &Work| -> Result<(Layer, SparseLinear, f64, f64)> {
         let (pattern, request) = of(work)?;
-        let pruned = prune(&pattern, &work.tensor, &Magnitude)?;
+        let pruned = prune(&pattern, &work.tensor, &Given(work.scores.clone()))?;
         let all: f64 = work.scores.iter().map(|&s| f64::from(s)).sum();
         let kept = pruned.retained() * all;
         let op = SparseLinear::new(device.clone(), pruned).with_request(request);

@@ -25,9 +25,9 @@ pub use device::{Device, Kernel, Layer};
 pub use error::Error;
 pub use gemm::{Gemm, GemmError};
 pub use prune::{
-    ActivationAware, Given, Importance, LayerFault, LayerStatistics, Magnitude, Method, PruneError, Pruned, PrunedFile,
-    PrunedFileError, PrunedMask, RawTensor, RawType, ReadLimits, Reconstructed, Residue, SecondOrder, StoredWeight,
-    Taylor, pack_masked, prune, prune_with_residue,
+    ActivationAware, Curvature, Given, Importance, LayerFault, LayerStatistics, Magnitude, Method, PruneError, Pruned,
+    PrunedFile, PrunedFileError, PrunedMask, RawTensor, RawType, ReadLimits, Reconstructed, Residue, SecondOrder,
+    StoredWeight, Taylor, pack_masked, prune, prune_with_residue,
 };
 pub use record::{RecordedTile, record_tiles};
 pub use sparse_gemm::SparseGemm;

@@ -28,7 +28,7 @@ pub use mask::PrunedMask;
 pub use method::Method;
 pub use pruned::Pruned;
 pub use residue::{Residue, prune_with_residue};
-pub use scores::{ActivationAware, Given, Magnitude, Taylor};
+pub use scores::{ActivationAware, Curvature, Given, Magnitude, Taylor};
 pub use second_order::{LayerStatistics, Reconstructed, SecondOrder};
 
 use crate::tensor::Tensor;

@@ -71,6 +71,35 @@ impl Importance for Taylor {
     }
 }
 
+/// A number for each input.
+fn check_inputs(values: &[f32], expected: &str) -> Result<(), PruneError> {
+    match values.iter().position(|value| !(value.is_finite() && *value >= 0.0)) {
+        Some(at) => {
+            Err(PruneError::Calibration { expected: expected.into(), found: format!("{} of input {at}", values[at]) })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Scores of a weight and what is known of its input.
+fn by_inputs(
+    weights: &[f32],
+    n: usize,
+    k: usize,
+    inputs: &[f32],
+    score: impl Fn(f32, f32) -> f32,
+) -> Result<Vec<f32>, PruneError> {
+    if inputs.len() != k {
+        let expected = format!("a value for each of {k} inputs");
+        return Err(PruneError::Calibration { expected, found: inputs.len().to_string() });
+    }
+    let mut scores = Vec::with_capacity(n * k);
+    // A score may leave f32; any greater one is as important.
+    let one = |(w, input): (&f32, &f32)| score(*w, *input).min(f32::MAX);
+    weights.chunks_exact(k).for_each(|row| scores.extend(row.iter().zip(inputs).map(one)));
+    Ok(scores)
+}
+
 /// Scores computed elsewhere, one for each weight.
 #[derive(Clone, Debug)]
 pub struct Given(pub Vec<f32>);
@@ -78,6 +107,35 @@ pub struct Given(pub Vec<f32>);
 impl Importance for Given {
     fn scores(&self, _weights: &[f32], _n: usize, _k: usize) -> Result<Vec<f32>, PruneError> {
         Ok(self.0.clone())
+    }
+}
+
+/// w^2 times a factor of its input: what dropping the weight adds to the layer's error while its row's other weights make up for it
+/// (Hassibi and Stork, Optimal brain surgeon, 1993, eq. 5), by [`SecondOrder::curvature`](crate::SecondOrder::curvature).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curvature {
+    factors: Vec<f32>,
+}
+
+impl Curvature {
+    /// By the factor of each input, \[k\].
+    ///
+    /// # Errors
+    /// [`PruneError::Calibration`] for a factor that is negative or not finite.
+    pub fn new(factors: Vec<f32>) -> Result<Curvature, PruneError> {
+        check_inputs(&factors, "finite factors of at least 0")?;
+        Ok(Curvature { factors })
+    }
+
+    /// The factor of each input, \[k\].
+    pub fn factors(&self) -> &[f32] {
+        &self.factors
+    }
+}
+
+impl Importance for Curvature {
+    fn scores(&self, weights: &[f32], n: usize, k: usize) -> Result<Vec<f32>, PruneError> {
+        by_inputs(weights, n, k, &self.factors, |w, factor| w * w * factor)
     }
 }
 
@@ -93,27 +151,14 @@ impl ActivationAware {
     /// # Errors
     /// [`PruneError::Calibration`] for a norm that is negative or not finite.
     pub fn new(norms: Vec<f32>) -> Result<ActivationAware, PruneError> {
-        match norms.iter().position(|norm| !(norm.is_finite() && *norm >= 0.0)) {
-            Some(at) => Err(PruneError::Calibration {
-                expected: "finite norms of at least 0".into(),
-                found: format!("{} of input {at}", norms[at]),
-            }),
-            None => Ok(ActivationAware { norms }),
-        }
+        check_inputs(&norms, "finite norms of at least 0")?;
+        Ok(ActivationAware { norms })
     }
 }
 
 impl Importance for ActivationAware {
     fn scores(&self, weights: &[f32], n: usize, k: usize) -> Result<Vec<f32>, PruneError> {
-        if self.norms.len() != k {
-            let expected = format!("a norm for each of {k} inputs");
-            return Err(PruneError::Calibration { expected, found: self.norms.len().to_string() });
-        }
-        let mut scores = Vec::with_capacity(n * k);
-        // The product may leave f32; any greater one is as important.
-        let score = |(w, norm): (&f32, &f32)| (w.abs() * norm).min(f32::MAX);
-        weights.chunks_exact(k).for_each(|row| scores.extend(row.iter().zip(&self.norms).map(score)));
-        Ok(scores)
+        by_inputs(weights, n, k, &self.norms, |w, norm| w.abs() * norm)
     }
 }
 

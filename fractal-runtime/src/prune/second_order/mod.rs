@@ -18,8 +18,10 @@ mod sweep;
 
 pub use statistics::LayerStatistics;
 
-use super::{PruneError, Pruned};
+use super::{Curvature, PruneError, Pruned};
 use crate::tensor::Tensor;
+use factor::Factor;
+use faer::Par;
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Level, Mask, Pattern, Selection, Step};
 use half::{bf16, f16};
@@ -138,6 +140,22 @@ impl SecondOrder {
         Ok(Reconstructed { pruned, bias, error, least })
     }
 
+    /// What scores of single weights take from the inputs: c\[k\] so that w^2 c is what dropping the weight w of an input adds to the error
+    /// while its row's other weights make up for it, over the spread of the layer's results: comparable from layer to layer.
+    ///
+    /// # Errors
+    /// [`PruneError::Calibration`] for a damping that is none.
+    pub fn curvature(&self, statistics: LayerStatistics) -> Result<Curvature, PruneError> {
+        self.check()?;
+        let flat = vec![0.0; statistics.n * statistics.k];
+        let problem = Problem::new(statistics, &flat, self.damping, self.bias);
+        let columns: Vec<usize> = (0..problem.k).collect();
+        let inverse = Factor::of(&problem.hessian, problem.k, &columns, Par::rayon(0)).inverse();
+        let spread = problem.spread.max(f64::MIN_POSITIVE);
+        let of = |j: usize| (1.0 / inverse.diagonal(j) / spread).clamp(0.0, 1e30) as f32;
+        Curvature::new(columns.into_iter().map(of).collect())
+    }
+
     /// How the error grows on the way to `pattern`: hands over density, error and the fitted weights \[n, k\] of each stage, from dense on.
     /// A last choice of N of M in rows counts in the density only.
     ///
@@ -179,6 +197,14 @@ impl SecondOrder {
         finest_of_rows(pattern).is_ok_and(|step| step.is_some())
     }
 
+    fn check(&self) -> Result<(), PruneError> {
+        if self.damping > 0.0 && self.damping.is_finite() {
+            return Ok(());
+        }
+        let expected = "damping above 0, such as 0.01".to_string();
+        Err(PruneError::Calibration { expected, found: self.damping.to_string() })
+    }
+
     /// The problem, and the old weights.
     fn problem(
         &self,
@@ -191,10 +217,7 @@ impl SecondOrder {
             let (n, k) = (pattern.n(), pattern.k());
             return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
         }
-        if !(self.damping > 0.0 && self.damping.is_finite()) {
-            let expected = "damping above 0, such as 0.01".to_string();
-            return Err(PruneError::Calibration { expected, found: self.damping.to_string() });
-        }
+        self.check()?;
         Ok((Problem::new(statistics, &weights, self.damping, self.bias), weights))
     }
 

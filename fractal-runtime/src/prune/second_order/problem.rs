@@ -28,7 +28,7 @@ pub(super) struct Problem {
     /// What is added to H's diagonal.
     damping: f64,
     /// The error of no weights at all, without damping.
-    spread: f64,
+    pub spread: f64,
     /// Mean of t over tokens, where a bias is fitted.
     targets: Option<Vec<f64>>,
     /// Mean of x over tokens.

@@ -1,0 +1,251 @@
+//! The example prune: its modules' unit tests, and runs on a small random model.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use fractal::PrunedFile;
+use fractal::model::BertModel;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+#[allow(dead_code)]
+#[path = "../examples/prune/picture.rs"]
+mod picture;
+#[allow(dead_code)]
+#[path = "../examples/prune/recipe.rs"]
+mod recipe;
+#[allow(dead_code)]
+#[path = "../examples/prune/retrieval.rs"]
+mod retrieval;
+#[allow(dead_code)]
+#[path = "../examples/common/tokens.rs"]
+mod tokens;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const HIDDEN: usize = 32;
+const WIDE: usize = 64;
+const WORDS: usize = 60;
+const LAYERS: usize = 2;
+
+fn prune(arguments: &[&str]) -> Output {
+    let test = std::env::current_exe().expect("a running test has a path");
+    let profile = test.parent().and_then(Path::parent).expect("cargo puts tests into target/<profile>/deps");
+    let path = profile.join("examples").join("prune").with_extension(std::env::consts::EXE_EXTENSION);
+    assert!(path.is_file(), "no {}: with --test, run `cargo build --examples` first", path.display());
+    Command::new(path).args(arguments).output().expect("the example starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn values(len: usize, state: &mut u32) -> Vec<f32> {
+    let mut next = || {
+        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (*state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next() * 0.3).collect()
+}
+
+/// A model with its tokenizer, texts and packages in a folder.
+fn folder() -> Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let config = json!({
+        "hidden_size": HIDDEN, "intermediate_size": WIDE, "num_attention_heads": 2, "num_hidden_layers": LAYERS,
+        "vocab_size": WORDS, "max_position_embeddings": 64, "type_vocab_size": 2,
+    });
+    std::fs::write(at("config.json"), config.to_string())?;
+    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)> = BTreeMap::new();
+    let mut state = 3;
+    let mut add = |name: String, shape: &[usize], one: bool| {
+        let mut data = values(shape.iter().product(), &mut state);
+        data.iter_mut().for_each(|v| *v += if one { 1.0 } else { 0.0 });
+        tensors.insert(name, (shape.to_vec(), data));
+    };
+    add("embeddings.word_embeddings.weight".into(), &[WORDS, HIDDEN], false);
+    add("embeddings.position_embeddings.weight".into(), &[64, HIDDEN], false);
+    add("embeddings.token_type_embeddings.weight".into(), &[2, HIDDEN], false);
+    let mut norms = vec!["embeddings.LayerNorm".to_string()];
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("encoder.layer.{layer}.{part}");
+        for (part, n, k) in [
+            ("attention.self.query", HIDDEN, HIDDEN),
+            ("attention.self.key", HIDDEN, HIDDEN),
+            ("attention.self.value", HIDDEN, HIDDEN),
+            ("attention.output.dense", HIDDEN, HIDDEN),
+            ("intermediate.dense", WIDE, HIDDEN),
+            ("output.dense", HIDDEN, WIDE),
+        ] {
+            add(name(part) + ".weight", &[n, k], false);
+            add(name(part) + ".bias", &[n], false);
+        }
+        norms.extend([name("attention.output.LayerNorm"), name("output.LayerNorm")]);
+    }
+    for norm in norms {
+        add(norm.clone() + ".weight", &[HIDDEN], true);
+        add(norm + ".bias", &[HIDDEN], false);
+    }
+    let bytes: BTreeMap<&String, (Vec<usize>, Vec<u8>)> = tensors
+        .iter()
+        .map(|(name, (shape, data))| (name, (shape.clone(), data.iter().flat_map(|v| v.to_le_bytes()).collect())))
+        .collect();
+    let views = bytes
+        .iter()
+        .map(|(name, (shape, data))| Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), data)?)))
+        .collect::<Result<Vec<_>>>()?;
+    safetensors::serialize_to_file(views, None, &at("model.safetensors"))?;
+    let mut vocabulary = serde_json::Map::new();
+    for (id, word) in ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].into_iter().map(String::from).enumerate() {
+        vocabulary.insert(word, json!(id));
+    }
+    (4..WORDS).for_each(|id| drop(vocabulary.insert(format!("word{id}"), json!(id))));
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]" },
+    });
+    std::fs::write(at("tokenizer.json"), tokenizer.to_string())?;
+    let text = |seed: usize, len: usize| -> String {
+        (0..len).map(|at| format!("word{} ", 4 + (seed * 31 + at * at * 7 + at * seed) % (WORDS - 4))).collect()
+    };
+    let lines: Vec<String> = (0..40).map(|at| text(at, 5 + at % 9)).collect();
+    std::fs::write(at("texts.txt"), lines.join("\n"))?;
+    for part in ["calibration", "test"] {
+        let line =
+            |at: usize| json!({ "package": at.to_string(), "short": text(at, 4), "long": text(at, 16) }).to_string();
+        std::fs::write(at(part).with_extension("jsonl"), (0..20).map(line).collect::<Vec<_>>().join("\n"))?;
+    }
+    Ok(folder)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is text")
+}
+
+#[test]
+fn a_recipe_makes_a_model_files_and_a_picture() {
+    let folder = folder().expect("a small model can be written");
+    let at = |name: &str| -> PathBuf { folder.path().join(name) };
+    let recipe = "pattern = \"tw:16\"\nsparsity = 0.5\nbudget = \"error\"\nsteps = 2\ndistill = 1\n\n\
+                  [[layer]]\nname = \"*.attention.self.*\"\npattern = \"2:4\"\nsparsity = 0.5\n\n\
+                  [[layer]]\nname = \"encoder.layer.0.output.dense\"\npattern = \"dense\"\n";
+    std::fs::write(at("recipe.toml"), recipe).expect("it can be written");
+    let paths =
+        ["recipe.toml", "texts.txt", "out.safetensors", "packed.safetensors", "state", "report.json", "masks.svg"];
+    let [recipe, texts, out, packed, state, report, picture] = paths.map(&at);
+    let arguments = [
+        "--weights",
+        text(folder.path()),
+        "--packages",
+        text(folder.path()),
+        "--recipe",
+        text(&recipe),
+        "--sentences",
+        text(&texts),
+        "--out",
+        text(&out),
+        "--packed",
+        text(&packed),
+        "--state",
+        text(&state),
+        "--json",
+        text(&report),
+        "--picture",
+        text(&picture),
+        "--evaluate",
+        "test",
+        "--threads",
+        "1",
+    ];
+    let output = prune(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("11 layers") && told.contains("20 packages: recall@1"), "{told}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).expect("it is there")).expect("JSON");
+    assert_eq!(report["layers"].as_array().expect("a list").len(), 11);
+    // The checkpoint loads where the dense one does, and computes what the packed layers do.
+    std::fs::create_dir(at("pruned")).expect("a folder");
+    std::fs::copy(at("config.json"), at("pruned").join("config.json")).expect("a copy");
+    std::fs::copy(&out, at("pruned").join("model.safetensors")).expect("a copy");
+    let whole = BertModel::load(&at("pruned")).expect("the checkpoint loads");
+    let mut parts = BertModel::load(folder.path()).expect("the dense model loads");
+    parts.set_pruned(&PrunedFile::read(&packed).expect("the packed file loads")).expect("it fits the model");
+    let name = "encoder.layer.1.attention.self.key";
+    assert_eq!(whole.weight(name).expect("a layer").data, parts.weight(name).expect("a layer").data);
+    let zeros = whole.weight(name).expect("a layer").data.iter().filter(|w| **w == 0.0).count();
+    assert_eq!(zeros, HIDDEN * HIDDEN / 2);
+    assert!(std::fs::read_to_string(&picture).expect("it is there").ends_with("</svg>\n"));
+    // A state of the last step goes on from there, and of another recipe is refused.
+    let again = prune(&arguments);
+    assert!(again.status.success(), "{}", stderr(&again));
+    std::fs::write(at("recipe.toml"), "pattern = \"tw:8\"").expect("it can be written");
+    let other = prune(&arguments);
+    assert!(stderr(&other).contains("is the state of another run"), "{}", stderr(&other));
+}
+
+#[test]
+fn a_study_tells_every_method() {
+    let folder = folder().expect("a small model can be written");
+    let rows = folder.path().join("rows.json");
+    let methods =
+        "magnitude,magnitude+lamp,magnitude+erk,taylor,activation-aware,second-order,second-order+budget,distilled";
+    let output = prune(&[
+        "study",
+        "--weights",
+        text(folder.path()),
+        "--packages",
+        text(folder.path()),
+        "--calibration",
+        "20",
+        "--pattern",
+        "tw:16@0.5,tvw:16@0.75,2:4@0.5,2:4@0.75",
+        "--method",
+        methods,
+        "--epochs",
+        "1",
+        "--threads",
+        "1",
+        "--json",
+        text(&rows),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("not run: ") && told.contains("which its name fixes"), "{told}");
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&rows).expect("it is there")).expect("JSON");
+    let rows = rows.as_array().expect("a list");
+    // The dense row; two patterns by eight methods; 2:4 without the three budgets.
+    assert_eq!(rows.len(), 1 + 2 * 8 + 5, "{told}");
+    for row in &rows[1..] {
+        for (field, range) in
+            [("recall", 0.0..=1.0), ("mrr", 0.0..=1.0), ("cosine", -1.0..=1.0), ("density", 0.2..=0.55)]
+        {
+            assert!(row[field].as_f64().is_some_and(|v| range.contains(&v)), "{field} of {row}");
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_refused_before_a_model_is_loaded() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--recipe", "/no/such/recipe.toml"], "cannot read /no/such/recipe.toml"),
+        (&["--out", "/no/such/directory/model.safetensors"], "cannot write"),
+        (&["--weights", "/no/such/model"], "no model at /no/such/model"),
+        (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
+        (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
+        (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),
+        (&["study", "--pattern", "tw:64@0.5", "--method", "wanda"], "method `wanda`: expected magnitude"),
+        (&["study", "--pattern", "tw:64@0.5", "--weights", "/no/such/model"], "no model at /no/such/model"),
+    ];
+    for (arguments, expected) in cases {
+        let output = prune(arguments);
+        let text = stderr(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    }
+}
