@@ -14,9 +14,14 @@ impl Pattern {
         if executed.steps[last..].iter().any(|s| matches!(s, Step::Permute { .. })) {
             return None;
         }
-        let mut builder = PatternBuilder::new(executed.n, executed.k).ok()?;
-        let mut ids: Vec<AxisId> = (0..executed.axes.len() as u32).map(AxisId).collect();
-        for (number, step) in executed.steps.iter().enumerate() {
+        executed.without(last)
+    }
+
+    /// This pattern without the skip at step `number`. `None` where what follows is not legal then.
+    pub(crate) fn without(&self, number: usize) -> Option<Pattern> {
+        let mut builder = PatternBuilder::new(self.n, self.k).ok()?;
+        let mut ids: Vec<AxisId> = (0..self.axes.len() as u32).map(AxisId).collect();
+        for (at, step) in self.steps.iter().enumerate() {
             let new = |a: &AxisId| ids[a.index()];
             match step {
                 Step::Split { axis, factor, outer, inner } => {
@@ -26,14 +31,14 @@ impl Pattern {
                 }
                 Step::Join { a, b, out } => ids[out.index()] = builder.join(new(a), new(b)).ok()?,
                 Step::Permute { axis, out } => ids[out.index()] = builder.permute(new(axis)).ok()?,
-                Step::Skip { axis, out, .. } if number == last => ids[out.index()] = new(axis),
+                Step::Skip { axis, out, .. } if at == number => ids[out.index()] = new(axis),
                 Step::Skip { axis, per, keep, out } => {
                     let per: Vec<AxisId> = per.iter().map(new).collect();
                     ids[out.index()] = builder.skip(new(axis), &per, *keep).ok()?;
                 }
             }
         }
-        let order: Vec<AxisId> = executed.order.iter().map(|a| ids[a.index()]).collect();
+        let order: Vec<AxisId> = self.order.iter().map(|a| ids[a.index()]).collect();
         builder.reorder(&order).ok()?;
         Some(builder.build())
     }

@@ -1,5 +1,6 @@
 //! A pruned and packed weight.
 
+use super::PruneError;
 use crate::tensor::Tensor;
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Packed, Pattern, Selection};
@@ -19,6 +20,17 @@ impl Pruned {
     /// The pattern.
     pub fn pattern(&self) -> &Pattern {
         &self.pattern
+    }
+
+    /// The same weight in another pattern that keeps the same, as the e-graph finds them. What this one knows of orders and
+    /// groups, which a mask does not tell, goes along.
+    ///
+    /// # Errors
+    /// [`PruneError::Pattern`] where the other pattern does not admit what is kept.
+    pub fn with_pattern(&self, pattern: &Pattern) -> Result<Pruned, PruneError> {
+        let selection = pattern.adopt(&self.pattern, &self.selection)?;
+        let packed = pattern.pack(&selection, &self.packed.unpack())?;
+        Ok(Pruned { pattern: pattern.clone(), selection, packed, ..*self })
     }
 
     /// What every skip kept.
