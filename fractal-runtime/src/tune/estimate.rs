@@ -110,42 +110,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "measures"]
-    fn zz_time() {
-        let (n, k) = (2048, 1024);
-        let scores: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 100_009) as f32).collect();
-        let cpu = || {
-            let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-            let fields: Vec<f64> =
-                stat.rsplit_once(')').unwrap().1.split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
-            (fields[11] + fields[12]) / 100.0
-        };
-        for keep in [0.5, 0.25] {
-            let estimator = Estimator::new(&scores, n, k);
-            let all = tilings(n, k, keep);
-            for how in 0..3 {
-                let start = cpu();
-                for tiling in &all {
-                    match how {
-                        0 => {
-                            let pattern = tiling.pattern(n, k).unwrap();
-                            let mask = pattern.mask(&pattern.search(&scores, Effort::Greedy).unwrap()).unwrap();
-                            let _ = sum(&mask.apply(&scores).unwrap());
-                        }
-                        1 => drop(estimator.retained(tiling)),
-                        _ => {
-                            let pattern = tiling.pattern(n, k).unwrap();
-                            let mask = pattern.mask(&pattern.search(&scores, Effort::Quick).unwrap()).unwrap();
-                            let _ = sum(&mask.apply(&scores).unwrap());
-                        }
-                    }
-                }
-                println!("{keep} {how}: {} tilings, {:.2} s", all.len(), cpu() - start);
-            }
-        }
-    }
-
-    #[test]
     fn every_tiling_can_be_estimated() {
         let (n, k) = (96, 130);
         let scores: Vec<f32> = (0..n * k).map(|at| (at * 7919 % 1009) as f32).collect();
