@@ -8,7 +8,7 @@ use fractal::dsl::Layout;
 use fractal::pattern::Mask;
 use fractal::sched::egraph::{Roofline, Search, Target};
 use fractal::sched::{Form, KernelRequest};
-use fractal::{DType, Device, Error, Gemm, Tensor, pack_masked, prune};
+use fractal::{DType, Device, Error, Gemm, Tensor, prune};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use support::{cuda_or_skip, pattern};
@@ -38,6 +38,7 @@ const PROGRAMS: &[&str] = &[
     "tvw:32",
     "vnm:32",
     "2:4",
+    "perm-2:4",
     "ew",
     "shfl-vw:32",
     "hybrid:64x32/32x8",
@@ -65,7 +66,7 @@ fn candidates_on(device: &Device, gpu: bool) -> usize {
         for candidate in saturated.candidates(&Roofline::h200(dtype), m, 12) {
             let at = format!("{text} as {:?}, {} on {}", candidate.pattern.steps(), candidate.request, device.name());
             // The mask of the program is one that the candidate admits.
-            let packed = pack_masked(&candidate.pattern, &w, &mask).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let packed = pruned.with_pattern(&candidate.pattern).unwrap_or_else(|error| panic!("{at}: {error}"));
             let request = if gpu { candidate.request } else { KernelRequest::default() };
             let gemm = Gemm::new(candidate.pattern.clone(), dtype).with_layouts(layout, layout).with_request(request);
             let layer = match device.compile(&gemm).and_then(|kernel| kernel.load(&packed)) {

@@ -185,6 +185,9 @@ const FAMILIES: &[Family] = &[
     ("split", "tw:128+2%", DType::F16, (256, 3000, 264), 1),
     ("wgmma_sp_f16_128x", "tvw:128+2%", DType::F16, (4200, 300, 1032), 3),
     ("wgmma_sp_bf16", "2:4+2%", DType::BF16, (260, 3000, 136), 5),
+    ("wgmma_sp_f16_128x", "perm-2:4", DType::F16, (260, 3000, 1032), 5),
+    ("wgmma_sp_bf16_64x", "perm-vnm:64", DType::BF16, (200, 300, 520), 2),
+    ("mma_sp_f16", "perm-2:4", DType::F16, (130, 200, 75), 1),
 ];
 
 /// Results that boxes have stored are turned: compute-sanitizer's initcheck takes what the copy engine stores for not set.

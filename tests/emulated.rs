@@ -55,6 +55,7 @@ const CASES: &[Case] = &[
     Case { rows_of_x: true, ..case("2:4", DType::F16, (200, 300, 72), 64, 1, &[]) },
     case("tvw:128", DType::F16, (260, 1030, 136), 128, 1, &["bias", "residual"]),
     case("vnm:64", DType::BF16, (130, 520, 264), 256, 1, &[]),
+    case("perm-2:4", DType::F16, (200, 300, 136), 128, 1, &["bias"]),
     case("2:4", DType::F16, (200, 300, 72), 64, 2, &["relu"]),
     Case { share: 2, ..case("tw:128", DType::F16, (300, 1100, 656), 256, 1, &["bias"]) },
     Case { share: 2, ..case("bw:128x64", DType::BF16, (260, 640, 800), 256, 1, &[]) },

@@ -1,8 +1,13 @@
 //! Mask -> selection: whether a pattern admits a mask, and the least mask it admits around a given one.
 
+use super::adopt::Ranks;
+use super::grouped::Groups;
 use super::permute::find_order;
+use super::search::{Below, Shared, everything, split_of};
+use super::selection::is_choice;
 use super::walk::Walk;
 use super::{AxisId, Kept, Level, Mask, Pattern, PatternError, Selection, Step};
+use fixedbitset::FixedBitSet;
 use std::collections::HashMap;
 
 /// For the skip at each step: whether the mask uses `region * len + iteration`.
@@ -19,7 +24,7 @@ impl Pattern {
     /// # Errors
     /// [`PatternError::Exceeds`] where a region uses more iterations than it may keep; [`PatternError::Shape`].
     pub fn cover(&self, mask: &Mask) -> Result<Selection, PatternError> {
-        Ok(self.cover_with_uses(mask)?.0)
+        Ok(self.cover_with_uses(mask, None)?.0)
     }
 
     /// The selection of a mask that this pattern can keep without any element more, fills aside.
@@ -27,7 +32,12 @@ impl Pattern {
     /// # Errors
     /// As [`Pattern::cover`], and [`PatternError::Hole`] for an element that is dropped inside a unit that is kept.
     pub fn admits(&self, mask: &Mask) -> Result<Selection, PatternError> {
-        let (selection, uses) = self.cover_with_uses(mask)?;
+        self.admits_in(mask, None)
+    }
+
+    /// The same, with lists in the order of `ranks`.
+    pub(super) fn admits_in(&self, mask: &Mask, ranks: Option<&Ranks>) -> Result<Selection, PatternError> {
+        let (selection, uses) = self.cover_with_uses(mask, ranks)?;
         let mut walk = Walk::through(self, &selection);
         let mut places = Vec::new();
         for n in 0..self.n {
@@ -47,31 +57,33 @@ impl Pattern {
     }
 
     /// The cover, and for each skip which iterations the mask uses (the others are fills).
-    fn cover_with_uses(&self, mask: &Mask) -> Result<(Selection, Uses), PatternError> {
+    fn cover_with_uses(&self, mask: &Mask, ranks: Option<&Ranks>) -> Result<(Selection, Uses), PatternError> {
         if (mask.n(), mask.k()) != (self.n, self.k) {
             let found = mask.n() * mask.k();
             return Err(PatternError::Shape { what: "mask", found, expected: self.n * self.k, n: self.n, k: self.k });
         }
-        let cover = self.cover_in_order(mask, false);
+        let cover = self.cover_in_order(mask, false, ranks);
         let permutes = self.steps.iter().any(|s| matches!(s, Step::Permute { .. }));
-        if cover.is_err() && permutes { self.cover_in_order(mask, true) } else { cover }
+        if cover.is_err() && permutes { self.cover_in_order(mask, true, ranks) } else { cover }
     }
 
-    fn cover_in_order(&self, mask: &Mask, permute: bool) -> Result<(Selection, Uses), PatternError> {
+    fn cover_in_order(
+        &self,
+        mask: &Mask,
+        permute: bool,
+        ranks: Option<&Ranks>,
+    ) -> Result<(Selection, Uses), PatternError> {
         let mut walk = Walk::new(self);
         let (mut levels, mut uses) = (Vec::new(), Uses::new());
         for (number, step) in self.steps.iter().enumerate() {
             let level = match step {
                 Step::Skip { axis, per, .. } => {
-                    let (kept, used) = self.cover_skip(&mut walk, number, per, *axis, mask)?;
+                    let (kept, used) = self.cover_skip(&mut walk, number, per, *axis, mask, ranks)?;
                     uses.push((number, used));
                     Level::Kept(kept)
                 }
-                Step::Permute { axis, out } if permute => {
-                    let scores: Vec<f32> = (0..self.n * self.k)
-                        .map(|at| f32::from(u8::from(mask.contains(at / self.k, at % self.k))))
-                        .collect();
-                    Level::Order(find_order(&mut walk, self, number, *axis, *out, &scores))
+                Step::Permute { axis, out } if permute || ranks.is_some() => {
+                    Level::Order(self.order_of(&mut walk, number, (*axis, *out), mask, ranks))
                 }
                 Step::Permute { axis, .. } => Level::Order((0..self.axis(*axis).len as u32).collect()),
                 _ => continue,
@@ -89,6 +101,7 @@ impl Pattern {
         per: &[AxisId],
         axis: AxisId,
         mask: &Mask,
+        ranks: Option<&Ranks>,
     ) -> Result<(Kept, Vec<bool>), PatternError> {
         let len = self.axis(axis).len;
         let regions = self.regions(per);
@@ -104,6 +117,9 @@ impl Pattern {
                 }
             }
         }
+        // Only what is split afterwards has an order that means something; indices ascend elsewhere.
+        let ranks = ranks.filter(|_| split_of(self, number).is_some());
+        let ranks = ranks.map(|ranks| ranks.of_step(walk, self, number, per, axis, mask));
         let most = self.kept_per_region(number);
         let mut lists = Vec::with_capacity(regions);
         for region in 0..regions {
@@ -117,10 +133,15 @@ impl Pattern {
                 list.extend(fills.take(keep - list.len()).map(|i| i as u32));
                 list.sort_unstable();
             }
+            if let Some(ranks) = &ranks {
+                list.sort_by_key(|&i| ranks[at(&(i as usize))]);
+            }
             lists.push(list);
         }
-        if let (Some(keep), Some(group)) = (most, self.group_below(number)) {
-            self.regroup(walk, number, per, axis, mask, &mut lists, &used, &exists, keep, &group);
+        if let (Some(_), Some(group)) = (most, Below::in_groups(self, number)) {
+            self.regroup(walk, number, per, axis, mask, &mut lists, &used, &exists, &group);
+        } else if let (true, [list], Some(shared)) = (ranks.is_none(), &mut lists[..], Shared::of(self, number)) {
+            self.gather_alike(walk, number, list, mask, &shared);
         }
         let mut kept = Kept { offsets: vec![0], kept: Vec::new() };
         for list in lists {
@@ -130,30 +151,8 @@ impl Pattern {
         Ok((kept, used))
     }
 
-    /// The skip inside groups of the positions that the skip at `number` leaves, if there is one.
-    fn group_below(&self, number: usize) -> Option<Group> {
-        let Step::Skip { out, .. } = &self.steps[number] else { return None };
-        let later = &self.steps[number..];
-        let (factor, outer, inner) = later.iter().find_map(|step| match step {
-            Step::Split { axis, factor, outer, inner } if axis == out => Some((*factor, *outer, *inner)),
-            _ => None,
-        })?;
-        // Choices between the two skips are not known yet when the first one's groups are made.
-        let is_choice = |s: &Step| matches!(s, Step::Skip { .. } | Step::Permute { .. });
-        let step = (number + 1..self.steps.len()).find(|&at| is_choice(&self.steps[at]))?;
-        match &self.steps[step] {
-            Step::Skip { axis, per, .. } if *axis == inner && per.contains(&outer) => Some(Group {
-                factor,
-                step,
-                most: self.kept_per_region(step)?,
-                context: per.iter().copied().filter(|p| *p != outer).collect(),
-            }),
-            _ => None,
-        }
-    }
-
     /// Where a group of compacted positions would use more than its skip keeps, spreads the used positions over more
-    /// groups, in order, with fills between.
+    /// groups, in order, with fills between; where that takes too many groups, finds groups in another order.
     #[allow(clippy::too_many_arguments)]
     fn regroup(
         &self,
@@ -165,8 +164,7 @@ impl Pattern {
         lists: &mut [Vec<u32>],
         used: &[bool],
         exists: &[bool],
-        keep: usize,
-        group: &Group,
+        group: &Below,
     ) {
         let len = self.axis(axis).len;
         let mut provisional = Kept { offsets: vec![0], kept: Vec::new() };
@@ -175,76 +173,111 @@ impl Pattern {
             provisional.offsets.push(provisional.kept.len() as u32);
         }
         walk.choose(number, &Level::Kept(provisional));
-        // The contexts in which each iteration is used: the regions of the finer skip, its group aside.
-        let mut contexts: Vec<Vec<usize>> = vec![Vec::new(); lists.len() * len];
+        let contexts = self.contexts(walk, per, axis, mask, group);
+        for (region, list) in lists.iter_mut().enumerate() {
+            let at = |i: &u32| region * len + *i as usize;
+            let groups = Groups { used: &contexts[region * len..][..len], factor: group.factor, most: group.most };
+            let (users, _): (Vec<u32>, Vec<u32>) = list.iter().partition(|i| used[at(i)]);
+            let fills: Vec<u32> = (0..len as u32).filter(|i| exists[at(i)] && !used[at(i)]).collect();
+            // Otherwise the list stays as it was and the finer skip reports the region that exceeds.
+            if let Some(found) = groups.list(list, &users, &fills) {
+                *list = found;
+            }
+        }
+    }
+
+    /// Where a group of a list uses more units than its iterations may share, brings those together that use the same.
+    fn gather_alike(&self, walk: &mut Walk<'_>, number: usize, list: &mut Vec<u32>, mask: &Mask, shared: &Shared) {
+        walk.choose(number, &everything(self, number));
+        let len = self.axis(shared.axis).len;
+        let units = self.regions(&shared.others) * len;
+        let mut uses = vec![FixedBitSet::with_capacity(units); self.axis(shared.of).len];
+        let (mut places, mut members) = (Vec::new(), Vec::new());
+        for n in 0..self.n {
+            walk.row(n, shared.step);
+            walk.places(&shared.others, shared.axis, &mut places);
+            walk.flat(&[shared.of], &mut members);
+            let used = (0..self.k).filter(|&k| walk.alive(k) && mask.contains(n, k));
+            used.for_each(|k| uses[members[k]].insert(places[k]));
+        }
+        let fits = |group: &[u32]| {
+            let mut all = FixedBitSet::with_capacity(units);
+            group.iter().for_each(|&i| all.union_with(&uses[i as usize]));
+            (0..units / len).all(|region| all.count_ones(region * len..(region + 1) * len) <= shared.most)
+        };
+        if list.chunks(shared.factor).all(fits) {
+            return;
+        }
+        let mut alike: HashMap<&FixedBitSet, Vec<u32>> = HashMap::new();
+        list.iter().for_each(|&i| alike.entry(&uses[i as usize]).or_default().push(i));
+        let mut alike: Vec<Vec<u32>> = alike.into_values().collect();
+        // Whole groups first; of the short one nothing else comes after.
+        alike.sort_unstable_by_key(|class| (!class.len().is_multiple_of(shared.factor), class[0]));
+        *list = alike.concat();
+    }
+
+    /// Of each `region * len + iteration` of a choice, the contexts that use it, ascending: the regions of the skip in its
+    /// groups, the group aside.
+    fn contexts(
+        &self,
+        walk: &mut Walk<'_>,
+        per: &[AxisId],
+        axis: AxisId,
+        mask: &Mask,
+        group: &Below,
+    ) -> Vec<Vec<usize>> {
+        let mut contexts: Vec<Vec<usize>> = vec![Vec::new(); self.regions(per) * self.axis(axis).len];
         let (mut places, mut finer) = (Vec::new(), Vec::new());
         for n in 0..self.n {
             walk.row(n, group.step);
             walk.places(per, axis, &mut places);
-            let (last, rest) = match group.context.split_last() {
-                Some((last, rest)) => (Some(*last), rest),
-                None => (None, &[][..]),
-            };
-            match last {
-                Some(last) => walk.places(rest, last, &mut finer),
-                None => finer = vec![0; self.k],
-            }
+            walk.flat(&group.context, &mut finer);
             for k in (0..self.k).filter(|&k| walk.alive(k) && mask.contains(n, k)) {
-                if !contexts[places[k]].contains(&finer[k]) {
-                    contexts[places[k]].push(finer[k]);
+                let contexts = &mut contexts[places[k]];
+                if contexts.last() != Some(&finer[k]) {
+                    contexts.push(finer[k]);
                 }
             }
         }
-        for (region, list) in lists.iter_mut().enumerate() {
-            let of = |i: u32| &contexts[region * len + i as usize];
-            let fits = |members: &[u32]| {
-                let mut counts: HashMap<usize, usize> = HashMap::new();
-                members.iter().flat_map(|&i| of(i)).all(|&context| {
-                    let count = counts.entry(context).or_default();
-                    *count += 1;
-                    *count <= group.most
-                })
-            };
-            if list.chunks(group.factor).all(fits) {
-                continue;
-            }
-            let mut groups: Vec<Vec<u32>> = vec![Vec::new()];
-            for i in (0..len as u32).filter(|&i| used[region * len + i as usize]) {
-                let last = groups.last_mut().expect("there is always a group");
-                last.push(i);
-                if last.len() > group.factor || !fits(last) {
-                    last.pop();
-                    groups.push(vec![i]);
-                }
-            }
-            let mut fills = (0..len as u32).filter(|&i| {
-                let at = region * len + i as usize;
-                exists[at] && !used[at]
-            });
-            let filled: Vec<u32> = groups
-                .into_iter()
-                .flat_map(|mut members| {
-                    let room = group.factor - members.len();
-                    members.extend(fills.by_ref().take(room));
-                    members
-                })
-                .collect();
-            // Too many groups: the list stays as it was and the finer skip reports the region that exceeds.
-            if filled.len() <= keep || filled[keep..].iter().all(|&i| !used[region * len + i as usize]) {
-                let mut filled = filled;
-                filled.truncate(keep);
-                let room = keep - filled.len();
-                filled.extend(fills.take(room));
-                *list = filled;
-            }
+        for contexts in &mut contexts {
+            contexts.sort_unstable();
+            contexts.dedup();
         }
+        contexts
     }
-}
 
-/// A skip of `most` in each group of `factor` compacted positions.
-struct Group {
-    factor: usize,
-    step: usize,
-    most: usize,
-    context: Vec<AxisId>,
+    /// An order in which groups keep what the mask uses, by `ranks` if there are some.
+    fn order_of(
+        &self,
+        walk: &mut Walk<'_>,
+        number: usize,
+        (axis, out): (AxisId, AxisId),
+        mask: &Mask,
+        ranks: Option<&Ranks>,
+    ) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.axis(axis).len as u32).collect();
+        let ranks = ranks.map(|ranks| ranks.of_step(walk, self, number, &[], axis, mask));
+        if let Some(ranks) = &ranks {
+            order.sort_by_key(|&i| ranks[i as usize]);
+        }
+        let Some(group) = Below::in_groups(self, number) else {
+            if ranks.is_some() {
+                return order;
+            }
+            let score = |at: usize| f32::from(u8::from(mask.contains(at / self.k, at % self.k)));
+            let scores: Vec<f32> = (0..self.n * self.k).map(score).collect();
+            return find_order(walk, self, number, axis, out, &scores);
+        };
+        // Where another skip follows, it tells more.
+        let group = group.finer(self, number).unwrap_or(group);
+        let mut walk = walk.clone();
+        for choice in (number..group.step).filter(|&at| is_choice(&self.steps[at])) {
+            walk.choose(choice, &everything(self, choice));
+        }
+        let used = self.contexts(&mut walk, &[], axis, mask, &group);
+        let groups = Groups { used: &used, factor: group.factor, most: group.most };
+        let (users, mut fills): (Vec<u32>, Vec<u32>) = order.iter().partition(|i| !used[**i as usize].is_empty());
+        fills.sort_unstable();
+        groups.list(&order, &users, &fills).unwrap_or(order)
+    }
 }

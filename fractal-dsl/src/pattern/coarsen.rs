@@ -14,7 +14,12 @@ impl Pattern {
         if executed.steps[last..].iter().any(|s| matches!(s, Step::Permute { .. })) {
             return None;
         }
-        executed.rebuilt(|number, _, keep| (number != last).then_some(keep))
+        executed.without(last)
+    }
+
+    /// This pattern without the skip at step `number`. `None` where what follows is not legal then.
+    pub(crate) fn without(&self, number: usize) -> Option<Pattern> {
+        self.rebuilt(|at, _, keep| (at != number).then_some(keep))
     }
 
     /// A selection of [`Pattern::executed`] as one of [`Pattern::coarser`].

@@ -24,7 +24,7 @@ impl Pattern {
                         continue;
                     };
                     let totals = totals(walk, self, number, per, *axis, scores);
-                    let kept = choose(&totals, len, *keep, count);
+                    let (kept, _) = choose(&totals, len, *keep, count);
                     let exist = |region: usize| totals[region * len..][..len].iter().filter(|t| t.is_finite()).count();
                     sum += match count {
                         Some(_) => (0..kept.regions()).map(|r| ln_choose(exist(r), kept.region(r).len())).sum(),

@@ -5,11 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 
 /// What can be named: form, and what it is.
-pub const NAMED_PATTERNS: [(&str, &str); 14] = [
+pub const NAMED_PATTERNS: [(&str, &str); 16] = [
     ("dense", "everything kept"),
     ("ew", "element-wise: one threshold over all elements (unstructured)"),
     ("vw:L", "vector-wise, balanced: each row keeps the same part of every L columns"),
     ("N:M", "N of every M columns of a row, e.g. 2:4"),
+    ("perm-N:M", "columns in an order found by pruning, then N of every M"),
     ("bw:GxB", "block-wise, balanced: each row of GxB blocks (n x k) keeps the same number"),
     ("bw-global:GxB", "block-wise: one threshold over all GxB blocks"),
     ("tw:G", "tile-wise: each tile of G rows keeps the same number of columns"),
@@ -17,6 +18,7 @@ pub const NAMED_PATTERNS: [(&str, &str); 14] = [
     ("tw2:G", "tile-wise after whole rows were dropped; each step keeps the square root of the ratio"),
     ("tvw:G", "tile-vector-wise: tile-wise at twice the ratio, then 2 of 4 of the columns left"),
     ("vnm:V[:2:M]", "V:N:M: 4 of M columns in each block of V rows, then 2 of those 4 in each row"),
+    ("perm-vnm:V[:2:M]", "columns in an order found by pruning, then V:N:M"),
     ("shfl-bw:GxB", "rows in an order found by pruning, then block-wise"),
     ("shfl-vw:G", "rows in an order found by pruning, then tile-wise by G rows"),
     ("hybrid:GxB/gxb", "blocks inside blocks that they divide: each level keeps the square root of the ratio"),
@@ -40,6 +42,8 @@ pub enum Named {
         kept: usize,
         /// M.
         of: usize,
+        /// Columns in an order found by pruning, the same for all rows.
+        permuted: bool,
     },
     /// Block-wise.
     BlockWise {
@@ -73,6 +77,8 @@ pub enum Named {
         rows: usize,
         /// M; `None` takes the one that the keep ratio asks for, 2 / ratio.
         of: Option<usize>,
+        /// Columns in an order found by pruning, the same for all rows.
+        permuted: bool,
     },
     /// Shuffled block-wise; tile-wise where `columns` is `None`.
     Shuffled {
@@ -95,7 +101,7 @@ impl Named {
     pub fn fixed_keep(&self) -> Option<f64> {
         match *self {
             Named::Dense => Some(1.0),
-            Named::NOfM { kept, of } => Some(kept as f64 / of as f64),
+            Named::NOfM { kept, of, .. } => Some(kept as f64 / of as f64),
             Named::VNM { of: Some(of), .. } => Some(2.0 / of as f64),
             _ => None,
         }
@@ -124,7 +130,8 @@ impl Named {
                 let (vector, within) = b.split(column, len)?;
                 b.skip(within, &[row, vector], Keep::Ratio(ratio))?;
             }
-            Named::NOfM { kept, of } => {
+            Named::NOfM { kept, of, permuted } => {
+                let column = if permuted { b.permute(column)? } else { column };
                 let (group, within) = b.split(column, of)?;
                 let keep = if of <= k { Keep::Of { kept, of } } else { Keep::Ratio(ratio) };
                 b.skip(within, &[row, group], keep)?;
@@ -158,12 +165,13 @@ impl Named {
                 let (group, within) = b.split(left, 4)?;
                 two_of_four(&mut b, within, &[no, ni, group])?;
             }
-            Named::VNM { rows, of } => {
+            Named::VNM { rows, of, permuted } => {
                 let of = match of {
                     Some(of) => of,
                     None if keep <= 0.5 + 1e-6 => (2.0 / keep).round() as usize,
                     None => return Err(self.cannot(keep, "a keep ratio of at most 0.5: 2 of M columns, M >= 4".into())),
                 };
+                let column = if permuted { b.permute(column)? } else { column };
                 let (no, ni) = b.split(row, rows)?;
                 let (group, within) = b.split(column, of)?;
                 let width = b.axis(within).map_or(of, |a| a.len);
@@ -219,19 +227,20 @@ fn two_of_four(b: &mut PatternBuilder, within: AxisId, per: &[AxisId]) -> Result
 
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = |permuted: bool| if permuted { "perm-" } else { "" };
         match *self {
             Named::Dense => write!(f, "dense"),
             Named::ElementWise => write!(f, "ew"),
             Named::VectorWise { len } => write!(f, "vw:{len}"),
-            Named::NOfM { kept, of } => write!(f, "{kept}:{of}"),
+            Named::NOfM { kept, of, permuted } => write!(f, "{}{kept}:{of}", order(permuted)),
             Named::BlockWise { rows, columns, global } => {
                 write!(f, "bw{}:{rows}x{columns}", if global { "-global" } else { "" })
             }
             Named::TileWise { rows, global } => write!(f, "tw{}:{rows}", if global { "-global" } else { "" }),
             Named::TileWise2 { rows } => write!(f, "tw2:{rows}"),
             Named::TileVectorWise { rows } => write!(f, "tvw:{rows}"),
-            Named::VNM { rows, of: None } => write!(f, "vnm:{rows}"),
-            Named::VNM { rows, of: Some(of) } => write!(f, "vnm:{rows}:2:{of}"),
+            Named::VNM { rows, of: None, permuted } => write!(f, "{}vnm:{rows}", order(permuted)),
+            Named::VNM { rows, of: Some(of), permuted } => write!(f, "{}vnm:{rows}:2:{of}", order(permuted)),
             Named::Shuffled { rows, columns: None } => write!(f, "shfl-vw:{rows}"),
             Named::Shuffled { rows, columns: Some(columns) } => write!(f, "shfl-bw:{rows}x{columns}"),
             Named::Hybrid { outer, inner } => {
@@ -265,6 +274,12 @@ fn parse(text: &str) -> Option<Named> {
             _ => None,
         };
     };
+    let (name, permuted) = match name.strip_prefix("perm-") {
+        // Of the others the order of columns changes nothing, or rows are what is ordered.
+        Some(rest) if rest == "vnm" || size(rest).is_some() => (rest, true),
+        Some(_) => return None,
+        None => (name, false),
+    };
     Some(match name {
         "vw" => Named::VectorWise { len: size(sizes)? },
         "bw" | "bw-global" => {
@@ -275,8 +290,8 @@ fn parse(text: &str) -> Option<Named> {
         "tw2" => Named::TileWise2 { rows: size(sizes)? },
         "tvw" => Named::TileVectorWise { rows: size(sizes)? },
         "vnm" => match sizes.split(':').collect::<Vec<_>>()[..] {
-            [rows] => Named::VNM { rows: size(rows)?, of: None },
-            [rows, "2", of] => Named::VNM { rows: size(rows)?, of: Some(size(of).filter(|&of| of >= 4)?) },
+            [rows] => Named::VNM { rows: size(rows)?, of: None, permuted },
+            [rows, "2", of] => Named::VNM { rows: size(rows)?, of: Some(size(of).filter(|&of| of >= 4)?), permuted },
             _ => return None,
         },
         "shfl-vw" => Named::Shuffled { rows: size(sizes)?, columns: None },
@@ -293,7 +308,7 @@ fn parse(text: &str) -> Option<Named> {
         }
         _ => {
             let (kept, of) = (size(name)?, size(sizes)?);
-            (kept <= of).then_some(Named::NOfM { kept, of })?
+            (kept <= of).then_some(Named::NOfM { kept, of, permuted })?
         }
     })
 }

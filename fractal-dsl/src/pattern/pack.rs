@@ -166,6 +166,25 @@ impl Pattern {
     }
 }
 
+impl Pattern {
+    /// Calls `row(n, slots)` with the place of each of a row's elements among the packed values, `None` for dropped ones.
+    /// The selection must have been checked.
+    pub(super) fn each_row_of_slots(&self, selection: &Selection, mut row: impl FnMut(usize, &[Option<usize>])) {
+        let (pattern, selection) = (self.executed(), self.executed_selection(selection));
+        let format = pattern.format_of_executed();
+        let offsets = offsets(&format, &selection, &pattern);
+        let regions = Regions { pattern: &pattern, format: &format, offsets: &offsets };
+        let mut walk = Walk::through(&pattern, &selection);
+        let (mut slots, mut there) = (Vec::new(), Vec::new());
+        for n in 0..pattern.n {
+            regions.row_slots(&mut walk, n, &mut slots);
+            there.clear();
+            there.extend(slots.iter().map(|&slot| (slot != NO_SLOT).then_some(slot)));
+            row(n, &there);
+        }
+    }
+}
+
 impl<T: Copy + Default> Packed<T> {
     /// The dense weights, row-major [n, k], zero where nothing is kept.
     pub fn unpack(&self) -> Vec<T> {

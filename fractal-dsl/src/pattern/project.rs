@@ -1,56 +1,77 @@
-//! Scores -> selection: greedy, from coarse to fine, in the order of the pattern's skips.
+//! Scores -> selection: greedy, from coarse to fine, in the order of the pattern's skips. `search` does better.
 
 use super::permute::find_order;
-use super::selection::{check_len, choice_steps};
-use super::walk::Walk;
-use super::{AxisId, Keep, Kept, Level, Mask, Pattern, PatternError, Selection, Step};
+use super::search::Below;
+use super::selection::{check_len, is_choice};
+use super::walk::{RowValues, Walk};
+use super::{AxisId, AxisKind, Effort, Keep, Kept, Level, Mask, Pattern, PatternError, Selection, Step};
+use rayon::prelude::*;
 
 /// The total of an iteration that holds no element.
 const MISSING: f64 = f64::NEG_INFINITY;
 
+/// Elements that one thread walks at a time.
+const ELEMENTS: usize = 1 << 16;
+
+/// A selection and the sum of scores that it keeps.
+#[derive(Clone, Debug)]
+pub(super) struct Projection {
+    pub(super) selection: Selection,
+    pub(super) retained: f64,
+}
+
 impl Pattern {
-    /// Chooses what to keep by importance: each skip in turn keeps the iterations with the greatest sum of scores over
-    /// the elements that the skips before it left. Of equal iterations the lower one stays.
-    ///
-    /// `scores` is row-major [n, k], greater meaning more important. Every full region keeps exactly its count; a region
-    /// with fewer iterations than that (a tail) keeps them all. A ragged skip keeps its count over all regions together.
+    /// Chooses what to keep by importance, with [`Effort::Quick`]: see [`Pattern::search`].
     ///
     /// # Errors
     /// [`PatternError::Shape`], and [`PatternError::Score`] for a score that is not finite.
     pub fn project(&self, scores: &[f32]) -> Result<Selection, PatternError> {
-        check_len("scores", scores.len(), self.n, self.k)?;
-        if let Some(at) = scores.iter().position(|s| !s.is_finite()) {
-            return Err(PatternError::Score { n: at / self.k, k: at % self.k, value: scores[at] });
-        }
-        let plain = self.project_in_order(scores, false);
-        if !self.steps.iter().any(|s| matches!(s, Step::Permute { .. })) {
-            return Ok(plain);
-        }
-        // A found order is a heuristic: it must not lose importance against the order that is there.
-        let ordered = self.project_in_order(scores, true);
-        let better = self.retained(&ordered, scores) > self.retained(&plain, scores);
-        Ok(if better { ordered } else { plain })
+        self.search(scores, Effort::Quick)
     }
 
-    fn project_in_order(&self, scores: &[f32], permute: bool) -> Selection {
+    pub(super) fn check_scores(&self, scores: &[f32]) -> Result<(), PatternError> {
+        check_len("scores", scores.len(), self.n, self.k)?;
+        match scores.iter().position(|s| !s.is_finite()) {
+            Some(at) => Err(PatternError::Score { n: at / self.k, k: at % self.k, value: scores[at] }),
+            None => Ok(()),
+        }
+    }
+
+    /// Each skip in turn keeps the iterations with the greatest sum of scores over the elements that the skips before it
+    /// left; of equal iterations the lower one. In the order that is there, and, where a permutation is no matter of the
+    /// skips below it alone, in one that brings alike iterations together.
+    pub(super) fn greedy(&self, scores: &[f32]) -> (Projection, Option<Projection>) {
+        let orders = |(number, step): (usize, &Step)| {
+            matches!(step, Step::Permute { .. }) && Below::in_groups(self, number).is_none()
+        };
+        let ordered = self.steps.iter().enumerate().any(orders).then(|| self.greedy_in_order(scores, true));
+        (self.greedy_in_order(scores, false), ordered)
+    }
+
+    fn greedy_in_order(&self, scores: &[f32], permute: bool) -> Projection {
         let mut walk = Walk::new(self);
         let mut levels = Vec::new();
+        let mut retained = None;
         for (number, step) in self.steps.iter().enumerate() {
             let level = match step {
-                Step::Skip { axis, per, keep, .. } => {
-                    let totals = totals(&mut walk, self, number, per, *axis, scores);
-                    Level::Kept(choose(&totals, self.axis(*axis).len, *keep, self.kept_per_region(number)))
+                Step::Skip { .. } => {
+                    let (kept, sum) = choose_best(&walk, self, number, scores);
+                    retained = Some(sum);
+                    Level::Kept(kept)
                 }
-                Step::Permute { axis, out } if permute => {
+                Step::Permute { axis, out } if permute && Below::in_groups(self, number).is_none() => {
                     Level::Order(find_order(&mut walk, self, number, *axis, *out, scores))
                 }
                 Step::Permute { axis, .. } => Level::Order((0..self.axis(*axis).len as u32).collect()),
                 _ => continue,
             };
-            walk.choose(number, &level);
+            if choices_after(self, number) {
+                walk.choose(number, &level);
+            }
             levels.push(level);
         }
-        Selection { levels }
+        let retained = retained.unwrap_or_else(|| scores.iter().map(|&s| f64::from(s)).sum());
+        Projection { selection: Selection { levels }, retained }
     }
 
     /// The mask of a selection.
@@ -67,47 +88,106 @@ impl Pattern {
         }
         Ok(mask)
     }
+}
 
-    /// Hands over each row in order: for each column that the steps before `step`, a skip, leave there, the region of that skip and
-    /// the iteration, `(column, region, iteration)`. `selection` holds the choices of the steps before, and may hold more.
-    ///
-    /// # Panics
-    /// Where `step` is no skip, or a choice before it is missing or does not fit.
-    pub fn for_each_place(
-        &self,
-        selection: &Selection,
-        step: usize,
-        mut row: impl FnMut(usize, &[(usize, usize, usize)]),
-    ) {
-        let Step::Skip { axis, per, .. } = &self.steps[step] else { panic!("step #{step} is no skip") };
-        let mut walk = Walk::new(self);
-        let before = choice_steps(self).take_while(|&choice| choice < step).count();
-        assert!(selection.levels.len() >= before, "{} of {before} choices", selection.levels.len());
-        for (choice, level) in choice_steps(self).zip(&selection.levels[..before]) {
-            walk.choose(choice, level);
-        }
-        let len = self.axis(*axis).len;
-        let (mut places, mut found) = (Vec::new(), Vec::new());
-        for n in 0..self.n {
-            walk.row(n, step);
-            walk.places(per, *axis, &mut places);
-            found.clear();
-            let alive = (0..self.k).filter(|&k| walk.alive(k));
-            found.extend(alive.map(|k| (k, places[k] / len, places[k] % len)));
-            row(n, &found);
-        }
-    }
+/// Whether more is chosen after step `number`: what no step asks for need not be turned over.
+pub(super) fn choices_after(pattern: &Pattern, number: usize) -> bool {
+    pattern.steps[number + 1..].iter().any(is_choice)
+}
 
-    fn retained(&self, selection: &Selection, scores: &[f32]) -> f64 {
-        let mut walk = Walk::through(self, selection);
-        let mut total = 0.0;
-        for n in 0..self.n {
-            walk.row(n, self.steps.len());
-            let row = &scores[n * self.k..][..self.k];
-            total += row.iter().enumerate().filter(|(k, _)| walk.alive(*k)).map(|(_, &s)| f64::from(s)).sum::<f64>();
-        }
-        total
+/// The iterations with the greatest sums of scores, as the skip at step `number` counts them, and the sum over all of those.
+pub(super) fn choose_best(walk: &Walk<'_>, pattern: &Pattern, number: usize, scores: &[f32]) -> (Kept, f64) {
+    let Step::Skip { axis, per, keep, .. } = &pattern.steps[number] else { unreachable!("step {number} is a skip") };
+    if let Some(found) = choose_in_rows(walk, pattern, number, scores) {
+        return found;
     }
+    let totals = totals(&mut walk.clone(), pattern, number, per, *axis, scores);
+    choose(&totals, pattern.axis(*axis).len, *keep, pattern.kept_per_region(number))
+}
+
+/// The same where no region has elements of two rows, and regions come in the order of rows: a few rows at a time.
+fn choose_in_rows(walk: &Walk<'_>, pattern: &Pattern, number: usize, scores: &[f32]) -> Option<(Kept, f64)> {
+    let Step::Skip { axis, per, keep, .. } = &pattern.steps[number] else { return None };
+    let most = pattern.kept_per_region(number)?;
+    let spatial = per.iter().take_while(|&&p| pattern.axis(p).kind == AxisKind::Spatial).count();
+    let (rows, columns) = per.split_at(spatial);
+    if rows.is_empty() || columns.iter().chain([axis]).any(|&a| pattern.axis(a).kind != AxisKind::Reduction) {
+        return None;
+    }
+    let (len, regions) = (pattern.axis(*axis).len, pattern.regions(columns));
+    let chunk = ELEMENTS.div_ceil(pattern.k);
+    struct Part {
+        /// Kept iterations, and how many of each region from `first * regions` on.
+        kept: Vec<u32>,
+        counts: Vec<u32>,
+        first: usize,
+        sum: f64,
+    }
+    let part = |number_of_chunk: usize| -> Option<Part> {
+        let mut walk = walk.clone();
+        let mut places = Vec::new();
+        let mut totals = vec![MISSING; regions * len];
+        let mut part = Part { kept: Vec::new(), counts: Vec::new(), first: 0, sum: 0.0 };
+        let from = number_of_chunk * chunk;
+        for n in from..(from + chunk).min(pattern.n) {
+            walk.row(n, number);
+            if walk.first_alive().is_none() {
+                continue;
+            }
+            let row = rows.iter().try_fold(0, |flat, &a| match walk.axis(a) {
+                RowValues::One(v) => Some(flat * pattern.axis(a).len + *v as usize),
+                RowValues::Each(_) => None,
+            })?;
+            if part.counts.is_empty() {
+                part.first = row;
+            }
+            if row * regions < part.first * regions + part.counts.len() {
+                return None;
+            }
+            part.counts.resize((row - part.first) * regions, 0);
+            walk.flat(columns.iter().chain([axis]), &mut places);
+            totals.fill(MISSING);
+            for (k, &score) in scores[n * pattern.k..][..pattern.k].iter().enumerate() {
+                if walk.alive(k) {
+                    add(&mut totals[places[k]], score);
+                }
+            }
+            let (kept, sum) = choose(&totals, len, *keep, Some(most));
+            part.sum += sum;
+            part.counts.extend(kept.offsets.windows(2).map(|w| w[1] - w[0]));
+            part.kept.extend(kept.kept);
+        }
+        Some(part)
+    };
+    // Whether it can be done shows in the first rows.
+    let first = part(0)?;
+    let others: Option<Vec<Part>> = (1..pattern.n.div_ceil(chunk)).into_par_iter().map(part).collect();
+    let all = pattern.regions(per);
+    let mut offsets = Vec::with_capacity(all + 1);
+    offsets.push(0);
+    let (mut kept, mut sum, mut last) = (Vec::new(), 0.0, 0);
+    for part in std::iter::once(first).chain(others?) {
+        let begin = part.first * regions;
+        if part.counts.is_empty() {
+            continue;
+        }
+        if begin + 1 < offsets.len() {
+            return None;
+        }
+        offsets.resize(begin + 1, last);
+        for count in part.counts {
+            last += count;
+            offsets.push(last);
+        }
+        kept.extend(part.kept);
+        sum += part.sum;
+    }
+    offsets.resize(all + 1, last);
+    Some((Kept { offsets, kept }, sum))
+}
+
+fn add(total: &mut f64, score: f32) {
+    *total = if *total == MISSING { f64::from(score) } else { *total + f64::from(score) };
 }
 
 /// Sums of scores, `region * len + iteration`, over the elements that are alive before step `number`.
@@ -126,20 +206,19 @@ pub(super) fn totals(
         walk.places(per, axis, &mut places);
         for (k, &score) in scores[n * pattern.k()..][..pattern.k()].iter().enumerate() {
             if walk.alive(k) {
-                let total = &mut totals[places[k]];
-                *total = if *total == MISSING { f64::from(score) } else { *total + f64::from(score) };
+                add(&mut totals[places[k]], score);
             }
         }
     }
     totals
 }
 
-/// The iterations to keep, ascending in each region.
-pub(super) fn choose(totals: &[f64], len: usize, keep: Keep, per_region: Option<usize>) -> Kept {
+/// The iterations to keep, ascending in each region, and the sum of their totals.
+pub(super) fn choose(totals: &[f64], len: usize, keep: Keep, per_region: Option<usize>) -> (Kept, f64) {
     let regions = totals.len() / len;
     let mut offsets = Vec::with_capacity(regions + 1);
     offsets.push(0);
-    let mut kept = Vec::new();
+    let (mut kept, mut sum) = (Vec::new(), 0.0);
     let mut candidates: Vec<usize> = Vec::new();
     match per_region {
         Some(most) => {
@@ -148,6 +227,7 @@ pub(super) fn choose(totals: &[f64], len: usize, keep: Keep, per_region: Option<
                 candidates.extend((region * len..(region + 1) * len).filter(|&at| totals[at] != MISSING));
                 keep_best(&mut candidates, totals, most);
                 kept.extend(candidates.iter().map(|at| (at % len) as u32));
+                sum += candidates.iter().map(|&at| totals[at]).sum::<f64>();
                 offsets.push(kept.len() as u32);
             }
         }
@@ -159,6 +239,7 @@ pub(super) fn choose(totals: &[f64], len: usize, keep: Keep, per_region: Option<
                 _ => unreachable!("only ragged skips have no count per region"),
             };
             keep_best(&mut candidates, totals, most);
+            sum += candidates.iter().map(|&at| totals[at]).sum::<f64>();
             let mut best = candidates.iter().peekable();
             for region in 0..regions {
                 while let Some(at) = best.next_if(|&&at| at < (region + 1) * len) {
@@ -168,7 +249,7 @@ pub(super) fn choose(totals: &[f64], len: usize, keep: Keep, per_region: Option<
             }
         }
     }
-    Kept { offsets, kept }
+    (Kept { offsets, kept }, sum)
 }
 
 /// Leaves the `most` greatest of `candidates`, in ascending order of place.

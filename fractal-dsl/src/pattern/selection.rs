@@ -247,8 +247,11 @@ fn check_kept(kept: &Kept, regions: usize, len: usize, most: Option<usize>) -> R
 
 /// The numbers of the steps that hold a choice.
 pub(crate) fn choice_steps(pattern: &Pattern) -> impl Iterator<Item = usize> {
-    let has_choice = |s: &Step| matches!(s, Step::Skip { .. } | Step::Permute { .. });
-    pattern.steps().iter().enumerate().filter(move |(_, s)| has_choice(s)).map(|(number, _)| number)
+    pattern.steps().iter().enumerate().filter(|(_, step)| is_choice(step)).map(|(number, _)| number)
+}
+
+pub(crate) fn is_choice(step: &Step) -> bool {
+    matches!(step, Step::Skip { .. } | Step::Permute { .. })
 }
 
 pub(crate) fn check_len(what: &'static str, found: usize, n: usize, k: usize) -> Result<(), PatternError> {

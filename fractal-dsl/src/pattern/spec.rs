@@ -100,7 +100,7 @@ mod tests {
         let spec = |text: &str| text.parse::<PatternSpec>().unwrap();
         assert_eq!(spec("2:4+1%").fixed_keep(), Some(0.51));
         let pattern = spec("2:4+1%").pattern(8, 16, 0.51).unwrap();
-        assert_eq!(pattern, Named::NOfM { kept: 2, of: 4 }.pattern(8, 16, 0.5).unwrap());
+        assert_eq!(pattern, Named::NOfM { kept: 2, of: 4, permuted: false }.pattern(8, 16, 0.5).unwrap());
         let error = spec("tw:16+25%").pattern(64, 64, 0.25).unwrap_err().to_string();
         let expected =
             "`tw:16+25%` at a keep ratio of `0.25` is no pattern: expected a keep ratio above 25%, its residue's";

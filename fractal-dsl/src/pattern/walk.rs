@@ -4,6 +4,7 @@
 
 use super::selection::choice_steps;
 use super::{AxisId, Level, Pattern, Selection, Step};
+use std::sync::Arc;
 
 /// The value of an axis that does not reach an element: a skip dropped it.
 pub(crate) const DROPPED: u32 = u32::MAX;
@@ -38,11 +39,13 @@ impl RowValues {
     }
 }
 
-/// Walks the rows of a weight through the steps of a pattern whose choices are known so far.
+/// Walks the rows of a weight through the steps of a pattern whose choices are known so far. A clone shares the choices and
+/// walks rows of its own.
+#[derive(Clone)]
 pub(crate) struct Walk<'p> {
     pattern: &'p Pattern,
     /// Of each step: for a skip, `region * len + iteration` -> place among the kept; for a permutation, old -> new.
-    inverse: Vec<Vec<u32>>,
+    inverse: Vec<Arc<Vec<u32>>>,
     values: Vec<RowValues>,
     /// Of each axis: whether its values do not depend on n and are there, for this row and all others.
     settled: Vec<bool>,
@@ -59,7 +62,7 @@ impl<'p> Walk<'p> {
         settled[AxisId::K.index()] = true;
         Walk {
             pattern,
-            inverse: vec![Vec::new(); pattern.steps().len()],
+            inverse: vec![Arc::default(); pattern.steps().len()],
             values,
             settled,
             alive: vec![true; pattern.k()],
@@ -76,12 +79,19 @@ impl<'p> Walk<'p> {
         walk
     }
 
+    /// This walk's choices before step `steps`, over a pattern that has the same steps until there.
+    pub(crate) fn over<'q>(&self, pattern: &'q Pattern, steps: usize) -> Walk<'q> {
+        let mut walk = Walk::new(pattern);
+        walk.inverse[..steps].clone_from_slice(&self.inverse[..steps]);
+        walk
+    }
+
     /// Takes the choice of one step.
     pub(crate) fn choose(&mut self, step: usize, level: &Level) {
         // An order may be chosen again, after rows went through an earlier one.
         self.settled.fill(false);
         self.settled[AxisId::K.index()] = true;
-        self.inverse[step] = match (&self.pattern.steps()[step], level) {
+        let inverse = match (&self.pattern.steps()[step], level) {
             (Step::Skip { axis, per, .. }, Level::Kept(kept)) => {
                 let len = self.pattern.axis(*axis).len;
                 let mut inverse = vec![DROPPED; self.pattern.regions(per) * len];
@@ -101,6 +111,7 @@ impl<'p> Walk<'p> {
             }
             _ => unreachable!("a checked selection has a level of each step's kind"),
         };
+        self.inverse[step] = Arc::new(inverse);
     }
 
     /// Computes row `n` through the first `steps` steps.
@@ -133,7 +144,7 @@ impl<'p> Walk<'p> {
     }
 
     /// `out = f(axis)`, dropped where `axis` is. What is the same for all rows is computed once.
-    fn map(&mut self, axis: AxisId, out: AxisId, f: impl Fn(&[Vec<u32>], u32) -> u32) {
+    fn map(&mut self, axis: AxisId, out: AxisId, f: impl Fn(&[Arc<Vec<u32>>], u32) -> u32) {
         let mut buffer = self.take(out);
         let f = |v: u32| if v == DROPPED { DROPPED } else { f(&self.inverse, v) };
         self.values[out.index()] = match &self.values[axis.index()] {
@@ -200,6 +211,11 @@ impl<'p> Walk<'p> {
         self.alive[k]
     }
 
+    /// The first column that the steps so far keep of the current row.
+    pub(crate) fn first_alive(&self) -> Option<usize> {
+        self.alive.iter().position(|&alive| alive)
+    }
+
     /// An axis' values along the current row.
     pub(crate) fn axis(&self, axis: AxisId) -> &RowValues {
         &self.values[axis.index()]
@@ -208,9 +224,14 @@ impl<'p> Walk<'p> {
     /// Along the current row, the places `region * len + iteration` of a skip over `per` and `axis`; those of elements
     /// that are not alive mean nothing.
     pub(crate) fn places(&self, per: &[AxisId], axis: AxisId, places: &mut Vec<usize>) {
+        self.flat(per.iter().chain([&axis]), places);
+    }
+
+    /// Along the current row, the flat number of what `axes` are at, slowest first.
+    pub(crate) fn flat<'a>(&self, axes: impl IntoIterator<Item = &'a AxisId>, places: &mut Vec<usize>) {
         places.clear();
         places.resize(self.pattern.k(), 0);
-        for &a in per.iter().chain([&axis]) {
+        for &a in axes {
             let len = self.pattern.axis(a).len;
             match self.axis(a) {
                 RowValues::One(v) => places.iter_mut().for_each(|p| *p = p.wrapping_mul(len).wrapping_add(*v as usize)),

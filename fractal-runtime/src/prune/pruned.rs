@@ -23,6 +23,17 @@ impl Pruned {
         &self.pattern
     }
 
+    /// The same weight in another pattern that keeps the same, as the e-graph finds them. What this one knows of orders and
+    /// groups, which a mask does not tell, goes along.
+    ///
+    /// # Errors
+    /// [`PruneError::Pattern`] where the other pattern does not admit what is kept.
+    pub fn with_pattern(&self, pattern: &Pattern) -> Result<Pruned, PruneError> {
+        let selection = pattern.adopt(&self.pattern, &self.selection)?;
+        let packed = pattern.pack(&selection, &self.packed.unpack())?;
+        Ok(Pruned { pattern: pattern.clone(), selection, packed, ..self.clone() })
+    }
+
     /// What every skip kept.
     pub fn selection(&self) -> &Selection {
         &self.selection

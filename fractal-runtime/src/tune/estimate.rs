@@ -4,20 +4,23 @@
 //! are estimated only.
 
 use super::space::Tiling;
-use fractal_dsl::pattern::PatternError;
+use fractal_dsl::pattern::{Effort, Named, PatternError};
 
 /// Elements of a sample, about.
 const ELEMENTS: usize = 1 << 21;
 /// Rows that stay together: the highest tiles.
 const BLOCK: usize = 256;
 
+/// The part of the sample that stands for all where pruning is a search: it takes as long as the rest together.
+const SEARCHED: usize = 4;
+
 /// The scores of a weight, or of a sample of its rows.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     sample: Vec<f32>,
-    n: usize,
+    /// Blocks of it.
+    few: Vec<f32>,
     k: usize,
-    total: f64,
 }
 
 impl Estimator {
@@ -35,20 +38,20 @@ impl Estimator {
             // Evenly spaced.
             (0..blocks).flat_map(|at| scores[at * there / blocks * BLOCK * k..][..BLOCK * k].iter().copied()).collect()
         };
-        let rows = sample.len() / k.max(1);
-        let total = sample.iter().map(|&s| f64::from(s)).sum();
-        Estimator { sample, n: rows, k, total }
+        let few: Vec<f32> = sample.chunks((BLOCK * k).max(1)).step_by(SEARCHED).flatten().copied().collect();
+        Estimator { sample, few, k }
     }
 
     /// The part of all importance that the greatest scores hold, `keep` of them: what no pattern of that ratio exceeds.
     pub fn most(&self, keep: f64) -> f64 {
         let kept = ((keep * self.sample.len() as f64).ceil() as usize).min(self.sample.len());
-        if kept == self.sample.len() || self.total == 0.0 {
+        let total = sum(&self.sample);
+        if kept == self.sample.len() || total == 0.0 {
             return 1.0;
         }
         let mut scores = self.sample.clone();
         scores.select_nth_unstable_by(kept, |a, b| b.total_cmp(a));
-        scores[..kept].iter().map(|&s| f64::from(s)).sum::<f64>() / self.total
+        sum(&scores[..kept]) / total
     }
 
     /// The part of all importance that the tiling retains.
@@ -56,18 +59,31 @@ impl Estimator {
     /// # Errors
     /// Where the sizes do not allow it, or a score is not finite.
     pub fn retained(&self, tiling: &Tiling) -> Result<f64, PatternError> {
-        let pattern = tiling.pattern(self.n, self.k)?;
-        let mask = pattern.mask(&pattern.project(&self.sample)?)?;
-        let kept: f64 = mask.apply(&self.sample)?.iter().map(|&s| f64::from(s)).sum();
-        Ok(if self.total == 0.0 { 1.0 } else { kept / self.total })
+        let (sample, effort) =
+            if is_searched(tiling) { (&self.few, Effort::Quick) } else { (&self.sample, Effort::Greedy) };
+        let pattern = tiling.pattern(sample.len() / self.k.max(1), self.k)?;
+        let mask = pattern.mask(&pattern.search(sample, effort)?)?;
+        let (kept, total) = (sum(&mask.apply(sample)?), sum(sample));
+        Ok(if total == 0.0 { 1.0 } else { kept / total })
     }
+}
+
+fn sum(scores: &[f32]) -> f64 {
+    scores.iter().map(|&s| f64::from(s)).sum()
+}
+
+/// Whether a search is what the tiling is for: the greedy choice would tell too little of it.
+fn is_searched(tiling: &Tiling) -> bool {
+    let named = |named: &Named| {
+        matches!(named, Named::TileVectorWise { .. } | Named::VNM { .. } | Named::NOfM { permuted: true, .. })
+    };
+    matches!(tiling, Tiling::Named(name, _) if named(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tune::space::tilings;
-    use fractal_dsl::pattern::Named;
 
     #[test]
     fn a_sample_tells_about_the_whole() {

@@ -8,8 +8,7 @@ use super::space::Tiling;
 use super::{Context, Database, Outcome};
 use crate::device::{Device, Layer};
 use crate::gemm::Gemm;
-use crate::prune::{Pruned, pack_masked, prune_by};
-use crate::tensor::Tensor;
+use crate::prune::{Pruned, prune_by};
 use fractal_dsl::pattern::Pattern;
 use fractal_dsl::{Directive, Program};
 use fractal_sched::KernelRequest;
@@ -24,7 +23,6 @@ pub(super) struct Common<'a> {
     pub context: &'a Context,
     /// The product with any pattern of the right size.
     pub gemm: &'a Gemm,
-    pub weight: &'a Tensor,
     pub weights: &'a [f32],
     pub scores: &'a [f32],
     pub inputs: &'a Inputs,
@@ -112,8 +110,7 @@ impl Common<'_> {
         let weight = if gemm.pattern() == pruned.pattern() {
             pruned
         } else {
-            let mask = pruned.pattern().mask(pruned.selection()).map_err(|error| error.to_string())?;
-            packed = pack_masked(gemm.pattern(), self.weight, &mask).map_err(|error| error.to_string())?;
+            packed = pruned.with_pattern(gemm.pattern()).map_err(|error| error.to_string())?;
             &packed
         };
         self.device.compile(gemm).and_then(|kernel| kernel.load(weight)).map_err(|error| error.to_string())

@@ -150,7 +150,7 @@ pub fn tilings(n: usize, k: usize, keep: f64) -> Vec<Tiling> {
         tilings.extend(global.map(|named| Tiling::Named(named, keep)));
         if keep <= 0.5 {
             tilings.push(Tiling::Named(Named::TileVectorWise { rows }, keep));
-            tilings.push(Tiling::Named(Named::VNM { rows, of: None }, keep));
+            tilings.push(Tiling::Named(Named::VNM { rows, of: None, permuted: false }, keep));
         }
     }
     // A coarse level of blocks, and tiles or blocks inside those that are left.
@@ -170,6 +170,9 @@ pub fn tilings(n: usize, k: usize, keep: f64) -> Vec<Tiling> {
         }
     }
     for rows in [64, 128] {
+        if keep <= 0.5 {
+            tilings.push(Tiling::Named(Named::VNM { rows, of: None, permuted: true }, keep));
+        }
         tilings.push(Tiling::Named(Named::TileWise2 { rows }, keep));
         tilings.push(Tiling::Named(Named::Shuffled { rows, columns: None }, keep));
         tilings.push(Tiling::Named(Named::Shuffled { rows, columns: Some(64) }, keep));

@@ -287,7 +287,6 @@ impl Tuner {
             database: &self.database,
             context: &context,
             gemm: &gemm,
-            weight: problem.weight,
             weights: &weights,
             scores: &scores,
             inputs: &inputs,

@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 use factor::Factor;
 use faer::Par;
 use fractal_dsl::DType;
-use fractal_dsl::pattern::{Level, Mask, Pattern, Selection, Step};
+use fractal_dsl::pattern::{Effort, Level, Mask, Pattern, Selection, Step};
 use half::{bf16, f16};
 use problem::{Group, Problem};
 
@@ -234,7 +234,7 @@ impl SecondOrder {
 
     /// Parts of the way at which stages end.
     fn parts(&self, problem: &Problem, coarse: &Pattern) -> Result<Vec<f64>, PruneError> {
-        let mask = coarse.mask(&coarse.project(&scattered(problem.n * problem.k))?)?;
+        let mask = coarse.mask(&coarse.search(&scattered(problem.n * problem.k), Effort::Greedy)?)?;
         let (tiles, keep) = (groups(problem, &mask).len() as f64, mask.density());
         let cost = |stages: usize| -> f64 {
             let sides = (1..stages).map(|stage| problem.k as f64 * keep.powf(stage as f64 / stages as f64));
@@ -304,7 +304,7 @@ impl SecondOrder {
 
 /// The finest skip where it chooses a few single columns of one row at a time.
 fn finest_of_rows(pattern: &Pattern) -> Result<Option<usize>, PruneError> {
-    let selection = pattern.project(&vec![1.0; pattern.n() * pattern.k()])?;
+    let selection = pattern.search(&vec![1.0; pattern.n() * pattern.k()], Effort::Greedy)?;
     Ok(sweep::finest_of_rows(pattern, &selection))
 }
 
@@ -344,7 +344,7 @@ fn coarse_mask(pattern: &Pattern, selection: &Selection) -> Result<Mask, PruneEr
 /// Columns that the finest skip drops together.
 fn unit_columns(pattern: &Pattern) -> Result<usize, PruneError> {
     let Some(step) = pattern.steps().iter().rposition(|s| matches!(s, Step::Skip { .. })) else { return Ok(1) };
-    let selection = pattern.project(&vec![1.0; pattern.n() * pattern.k()])?;
+    let selection = pattern.search(&vec![1.0; pattern.n() * pattern.k()], Effort::Greedy)?;
     let mut most = 1;
     pattern.for_each_place(&selection, step, |row, places| {
         if row == 0 {
