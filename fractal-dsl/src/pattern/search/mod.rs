@@ -33,11 +33,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
-    /// No search: each skip in turn keeps the iterations with the greatest sums. About a second for 16384 x 4096.
+    /// No search: each skip in turn keeps the iterations with the greatest sums. One to four seconds for 16384 x 4096.
     Greedy,
-    /// Seconds for 16384 x 4096.
+    /// Up to ten seconds for 16384 x 4096 on two cores.
     Quick,
-    /// About ten times as long as `Quick`.
+    /// Several times as long as `Quick`.
     Thorough,
 }
 

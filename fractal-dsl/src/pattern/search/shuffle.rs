@@ -15,6 +15,13 @@ use rayon::prelude::*;
 
 /// Units that stand for all, at most.
 const UNITS: usize = 512;
+const THOROUGH: usize = 2048;
+
+/// Units that are looked at first: by few, rows change places more freely.
+const FIRST: usize = 128;
+
+/// Times that the two steps take turns on as many units.
+const ROUNDS: usize = 12;
 
 /// An exchange must gain more than this part of what the rows have: less is rounding.
 const ROUNDING: f32 = 1e-6;
@@ -37,24 +44,29 @@ pub(super) fn regroup(
     begin: &[u32],
     kept: usize,
 ) -> Vec<u32> {
-    let Some(features) = Features::gather(walk, search, number, shared) else { return begin[..kept].to_vec() };
     let mut groups: Vec<Vec<u32>> = begin[..kept].chunks(shared.factor).map(<[u32]>::to_vec).collect();
     let mut spare = begin[kept..].to_vec();
-    let rounds = if search.effort == Effort::Thorough { 64 } else { 12 };
-    features.improve(&mut groups, &mut spare, rounds);
+    let units = if search.effort == Effort::Thorough { THOROUGH } else { UNITS };
+    if let Some(all) = Features::gather(walk, search, number, shared, units) {
+        let mut stride = all.units() / FIRST;
+        while stride > 1 {
+            all.every(stride).improve(&mut groups, &mut spare);
+            stride /= 4;
+        }
+        all.improve(&mut groups, &mut spare);
+    }
     tidy(&mut groups);
     groups.concat()
 }
 
 impl Features {
     /// `None` where some iteration is not there, so that the choice is not free.
-    fn gather(walk: &Walk<'_>, search: &Search<'_>, number: usize, shared: &Shared) -> Option<Features> {
+    fn gather(walk: &Walk<'_>, search: &Search<'_>, number: usize, shared: &Shared, most: usize) -> Option<Features> {
         let pattern: &Pattern = search.pattern;
         let axis = shared.of;
         let (rows, len, blocks) =
             (pattern.axis(axis).len, pattern.axis(shared.axis).len, pattern.regions(&shared.others));
         // Of many units in a region some stand for all, of many regions some.
-        let most = if search.effort == Effort::Thorough { 4 * UNITS } else { UNITS };
         let stride = (len * blocks).div_ceil(most).min(len.div_ceil(8)).max(1);
         let block = len.div_ceil(stride);
         let block_stride = (block * blocks).div_ceil(most).max(1);
@@ -89,13 +101,25 @@ impl Features {
         there.iter().all(|&there| there).then_some(Features { rows, values, block, most })
     }
 
+    fn units(&self) -> usize {
+        self.values.len() / self.rows
+    }
+
+    /// Every so many units of each region.
+    fn every(&self, stride: usize) -> Features {
+        let stride = stride.min(self.block.div_ceil(8)).max(1);
+        let some = (0..self.units()).filter(|unit| (unit % self.block).is_multiple_of(stride));
+        let values = some.flat_map(|unit| self.unit(unit)).copied().collect();
+        Features { values, block: self.block.div_ceil(stride), most: self.most.div_ceil(stride), ..*self }
+    }
+
     fn unit(&self, unit: usize) -> &[f32] {
         &self.values[unit * self.rows..][..self.rows]
     }
 
     /// The units that a group keeps, and their sum.
     fn best_units(&self, group: &[u32]) -> (Vec<usize>, f64) {
-        let units = self.values.len() / self.rows;
+        let units = self.units();
         let total = |unit: usize| {
             let row = self.unit(unit);
             group.iter().map(|&r| f64::from(row[r as usize])).sum::<f64>()
@@ -121,9 +145,9 @@ impl Features {
         sums
     }
 
-    fn improve(&self, groups: &mut [Vec<u32>], spare: &mut [u32], rounds: usize) {
+    fn improve(&self, groups: &mut [Vec<u32>], spare: &mut [u32]) {
         let mut before = f64::NEG_INFINITY;
-        for _ in 0..rounds {
+        for _ in 0..ROUNDS {
             let best: Vec<(Vec<usize>, f64)> = groups.par_iter().map(|group| self.best_units(group)).collect();
             let retained: f64 = best.iter().map(|(_, sum)| sum).sum();
             if retained <= before * (1.0 + 1e-5) {
