@@ -186,3 +186,25 @@ fn weights_beyond_f16_are_told() {
     let error = SecondOrder::default().prune(&pattern, &w, statistics).unwrap_err().to_string();
     assert!(error.contains("beyond the range of f16: raise the damping"), "{error}");
 }
+
+/// `cargo test --release -p fractal-runtime --lib -- --ignored --nocapture large_layer`
+#[test]
+#[ignore = "takes minutes; times are told"]
+fn a_large_layer_is_pruned_in_two_minutes() {
+    let (n, k, m) = (4096, 4096, 8192);
+    let w = Tensor::from_f32(DType::F32, n, k, &scattered(n * k, 5)).unwrap();
+    // Wanted results need not be the layer's: the work is the same.
+    let (x, t) = (scattered(k * m, 9), scattered(n * m, 10));
+    let begin = std::time::Instant::now();
+    let mut statistics = LayerStatistics::new(n, k);
+    statistics.add(&x, &t).unwrap();
+    println!("statistics of {m} tokens: {:.1} s", begin.elapsed().as_secs_f64());
+    for (name, keep) in [("tw:64", 0.25), ("bw:128x64", 0.25), ("tvw:64", 0.25), ("vnm:64", 0.25), ("2:4", 0.5)] {
+        let pattern = name.parse::<Named>().unwrap().pattern(n, k, keep).unwrap();
+        let begin = std::time::Instant::now();
+        let made = SecondOrder::default().prune(&pattern, &w, statistics.clone()).unwrap();
+        let seconds = begin.elapsed().as_secs_f64();
+        println!("{name}: {seconds:.1} s, error {:.4}", made.error);
+        assert!(seconds < 120.0, "{name}: {seconds} s");
+    }
+}
