@@ -71,10 +71,8 @@ impl BertModel {
         let model = self.calibrate(sentences, |name, dense, statistics| {
             let Some(LayerPlan { pattern, method }) = plan.get(name) else { return Ok(None) };
             let pattern = if step < steps { on_the_way(pattern, part(step, steps)) } else { pattern.clone() };
-            let within = match before.map(|model| model.weight(name)).transpose()? {
-                Some(old) => Some(Mask::from_fn(old.n, old.k, |n, k| old.data[n * old.k + k] != 0.0)),
-                None => None,
-            };
+            let old = before.map(|model| model.weight(name)).transpose()?;
+            let within = old.map(|old| Mask::from_fn(old.n, old.k, |n, k| old.data[n * old.k + k] != 0.0));
             let weight = Tensor::from_f32(dtype, dense.n, dense.k, dense.data)?;
             let made = match (method, &within) {
                 (Method::SecondOrder(settings), Some(within)) => {

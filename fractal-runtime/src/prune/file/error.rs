@@ -160,12 +160,12 @@ pub enum LayerFault {
         /// Its name.
         tensor: String,
     },
-    /// A tensor of another type or shape.
+    /// A tensor of another type or shape, or a residue's lists that name elements which cannot be restored.
     #[error("tensor `{tensor}`: expected {expected}, found {found}; the file is damaged: write it again")]
     Tensor {
         /// Its name.
         tensor: String,
-        /// The type and shape expected.
+        /// The type, shape or entries expected.
         expected: String,
         /// Those found.
         found: String,
@@ -187,16 +187,6 @@ pub enum LayerFault {
     /// An index out of range, twice in a region, or in padding; regions that keep too few.
     #[error("{0}; the file is damaged: write it again")]
     Selection(PatternError),
-    /// Restored elements that are none: lists that do not fit, or elements that are kept already.
-    #[error("tensor `{tensor}`: expected {expected}, found {found}; the file is damaged: write it again")]
-    Residue {
-        /// The tensor's name.
-        tensor: String,
-        /// What was expected.
-        expected: String,
-        /// What was found.
-        found: String,
-    },
     /// A NaN or an infinity. It would reach every token.
     #[error("tensor `{tensor}`: entry {at:?} is {value}; expected finite numbers: mend the checkpoint")]
     NotFinite {

@@ -34,7 +34,7 @@ pub(super) fn read(
         return Ok(None);
     }
     let wrong =
-        |tensor: &str, expected: String, found: String| LayerFault::Residue { tensor: tensor.into(), expected, found };
+        |tensor: &str, expected: String, found: String| LayerFault::Tensor { tensor: tensor.into(), expected, found };
     let mut offsets = vec![0u32];
     let mut all = 0u32;
     for (row, count) in array(counts.clone(), k + 1, n, views)?.iter().enumerate() {

@@ -18,6 +18,9 @@ const LONGEST: usize = 32;
 /// One row's columns in the order of the sweep: (column, region, iteration).
 type Places = Vec<(usize, usize, usize)>;
 
+/// Columns in the order of the sweep, and the rows that have them: rows that share a factor.
+type Tile = (Vec<usize>, Vec<(usize, Places)>);
+
 /// Whether the finest skip chooses a few single columns of one row each time, so many in every region.
 pub(super) fn finest_of_rows(pattern: &Pattern, selection: &Selection) -> Option<usize> {
     let step = pattern.steps().iter().rposition(|s| matches!(s, Step::Skip { .. }))?;
@@ -46,7 +49,7 @@ pub(super) fn sweep(problem: &Problem, pattern: &Pattern, selection: &Selection,
     let most = pattern.kept_per_region(step).unwrap_or(len);
     // Rows with the same columns in the same order share a factor.
     let mut orders: HashMap<Vec<usize>, usize> = HashMap::new();
-    let mut tiles: Vec<(Vec<usize>, Vec<(usize, Places)>)> = Vec::new();
+    let mut tiles: Vec<Tile> = Vec::new();
     pattern.for_each_place(selection, step, |row, places| {
         let mut places = places.to_vec();
         places.sort_by_key(|&(column, region, iteration)| (region, iteration, column));
@@ -58,7 +61,7 @@ pub(super) fn sweep(problem: &Problem, pattern: &Pattern, selection: &Selection,
         tiles[at].1.push((row, places));
     });
     let par = if tiles.len() >= 2 * rayon::current_num_threads() { Par::Seq } else { Par::rayon(0) };
-    let one = |(columns, rows): &(Vec<usize>, Vec<(usize, Places)>)| {
+    let one = |(columns, rows): &Tile| {
         let upper = upper_factor(problem, columns, par);
         let chunks = rows.par_chunks(ROWS).map(|rows| rows_of_tile(&upper, columns.len(), rows, weights, k, most));
         chunks.flatten().collect::<Vec<(usize, u32)>>()
