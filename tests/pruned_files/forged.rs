@@ -3,6 +3,7 @@
 use super::*;
 use fractal::Device;
 use fractal::cuda::DeviceTiles;
+use fractal::runtime::Residue;
 use fractal::sched::codegen::KernelConfig;
 use fractal::sched::codegen::tables::{position_place, position_words};
 use support::allowed;
@@ -17,7 +18,9 @@ pub fn runs(pruned: &Pruned, seed: u64) {
     }
     let at = || format!("{dtype} {n}x{k} {:?}", pattern.steps());
     pruned.selection().check_filled(pattern).unwrap();
-    let mask = pattern.mask(pruned.selection()).unwrap();
+    let mask = pruned.mask();
+    let restored = pruned.residue().map_or(0, Residue::len);
+    assert_eq!(mask.count(), pattern.mask(pruned.selection()).unwrap().count() + restored, "{}", at());
     assert!(pruned.kept() <= mask.count() && (0.0..=1.0).contains(&pruned.retained()) && pruned.dense().is_finite());
     let mut rng = StdRng::seed_from_u64(seed);
     let x: Vec<f32> = (0..k * m).map(|_| rng.random_range(-1.0f32..1.0)).collect();
@@ -40,6 +43,9 @@ pub fn runs(pruned: &Pruned, seed: u64) {
             assert!(tables.rows.iter().all(|&row| row < n as i32), "{}", at());
             assert!(tables.columns.iter().all(|&column| column < k as i32), "{}", at());
             assert!(tables.begin.is_sorted(), "{}", at());
+            let elements = tables.residue.iter().flat_map(|residue| &residue.elements).map(|element| element.0);
+            assert!(elements.clone().all(|column| column < k as i32), "{}", at());
+            assert_eq!(elements.filter(|&column| column >= 0).count(), restored, "{}", at());
             assert!(!config.intrinsic.is_sparse() || positions_rise(&config, &tables), "{}", at());
         }
     }
@@ -174,7 +180,11 @@ fn change(parts: &mut Parts, rng: &mut StdRng) {
         5 => {
             let number = rng.random_range(0..3);
             let bytes: Vec<u8> = (0..rng.random_range(0..8)).map(|_| rng.random()).collect();
-            let name = format!("up.fractal.{}.{number}", ["bits", "kept", "counts", "order"][rng.random_range(0..4)]);
+            let residue = ["residue.counts", "residue.columns", "residue.values"];
+            let name = match rng.random_range(0..7) {
+                kind @ 0..4 => format!("up.fractal.{}.{number}", ["bits", "kept", "counts", "order"][kind]),
+                kind => format!("up.fractal.{}", residue[kind - 4]),
+            };
             parts.tensors.retain(|(known, ..)| *known != name);
             parts.tensors.push((name, "U8".into(), vec![bytes.len().into()], bytes));
         }
@@ -213,7 +223,8 @@ fn some_file(rng: &mut StdRng) -> PrunedFile {
         let codes: Vec<(u8, u8, u8, u8)> = (0..rng.random_range(0..7)).map(|_| rng.random()).collect();
         common::pattern_from_codes(n, k, &codes)
     };
-    let pruned = pruned(&pattern, dtype, rng.random());
+    let share = [0.0, 0.05, 0.4][rng.random_range(0..3)];
+    let pruned = restored(&pattern, dtype, rng.random(), share);
     let [packed, dense, mask] = kinds(&pruned);
     let mut file = file_of([packed.clone(), packed, dense, mask][rng.random_range(0..4)].clone());
     file.others.insert("up.bias".into(), RawTensor::new(RawType::F32, vec![2], vec![0; 8]).unwrap());
@@ -269,20 +280,30 @@ proptest! {
 #[test]
 fn every_value_of_an_index_byte_is_refused_or_right() {
     let mut passed = 0;
-    for text in ["2:4", "tw:4", "tw-global:4", "shfl-vw:4", "vnm:4", "tvw:4", "hybrid:8x4/4x2", "ew"] {
-        let pruned = pruned(&pattern(text, 10, 13, 0.25, DType::F16), DType::F16, 11);
-        let parts = Parts::of(&file_of(StoredWeight::Packed(pruned)).to_bytes().unwrap());
-        for tensor in 0..parts.tensors.len() {
-            if parts.tensors[tensor].1 == "U8" {
-                for value in 0..=255 {
-                    let mut forged = parts.clone();
-                    let bytes = &mut forged.tensors[tensor].3;
-                    let at = usize::from(value) * 7 % bytes.len().max(1);
-                    bytes[at] = value;
-                    passed += u32::from(survives(&forged.bytes(), u64::from(value)));
-                }
-            }
+    let texts = ["2:4", "tw:4", "tw-global:4", "shfl-vw:4", "vnm:4", "tvw:4", "hybrid:8x4/4x2", "ew"];
+    for (text, share) in texts.map(|text| (text, 0.0)).into_iter().chain(["2:4", "tw:4"].map(|text| (text, 0.1))) {
+        let weight = restored(&pattern(text, 10, 13, 0.25, DType::F16), DType::F16, 11, share);
+        let kinds = kinds(&weight).into_iter().take(if share > 0.0 { 3 } else { 1 });
+        for parts in kinds.map(|weight| Parts::of(&file_of(weight).to_bytes().unwrap())) {
+            passed += every_byte(&parts);
         }
     }
     assert!(passed > 100, "{passed}");
+}
+
+/// How many of the files pass that have another byte in an index tensor.
+fn every_byte(parts: &Parts) -> u32 {
+    let mut passed = 0;
+    for tensor in 0..parts.tensors.len() {
+        if parts.tensors[tensor].1 == "U8" {
+            for value in 0..=255 {
+                let mut forged = parts.clone();
+                let bytes = &mut forged.tensors[tensor].3;
+                let at = usize::from(value) * 7 % bytes.len().max(1);
+                bytes[at] = value;
+                passed += u32::from(survives(&forged.bytes(), u64::from(value)));
+            }
+        }
+    }
+    passed
 }

@@ -17,7 +17,7 @@ use fractal::pattern::{Level, Mask, NAMED_PATTERNS, Pattern};
 use fractal::runtime::{PrunedFileError, RawType};
 use fractal::{
     DType, Gemm, Given, Magnitude, Pruned, PrunedFile, PrunedMask, RawTensor, ReadLimits, StoredWeight, Tensor,
-    pack_masked, prune,
+    pack_masked, prune, prune_with_residue,
 };
 use parts::{Parts, two_of_four, with_header};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use support::{PATTERNS, pattern};
+use support::{PATTERNS, RESIDUES, pattern};
 
 /// Small enough that a forged size shows as an error rather than as a slow test.
 const LIMITS: ReadLimits = ReadLimits { entries: Some(1 << 21) };
@@ -48,6 +48,14 @@ fn pruned(pattern: &Pattern, dtype: DType, seed: u64) -> Pruned {
     let weights: Vec<f32> = (0..pattern.n() * pattern.k()).map(|_| rng.random_range(-1.0f32..1.0)).collect();
     let weight = Tensor::from_f32(dtype, pattern.n(), pattern.k(), &weights).unwrap();
     prune(pattern, &weight, &Magnitude).unwrap()
+}
+
+/// The same with a residue of so many of all elements, where there are dropped ones.
+fn restored(pattern: &Pattern, dtype: DType, seed: u64, share: f64) -> Pruned {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let weights: Vec<f32> = (0..pattern.n() * pattern.k()).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+    let weight = Tensor::from_f32(dtype, pattern.n(), pattern.k(), &weights).unwrap();
+    prune_with_residue(pattern, &weight, &Magnitude, share).unwrap()
 }
 
 fn kinds(pruned: &Pruned) -> [StoredWeight; 3] {
@@ -92,9 +100,53 @@ fn every_pattern_comes_back() {
 }
 
 #[test]
+fn every_residue_comes_back() {
+    for (case, text) in RESIDUES.iter().chain(PATTERNS).enumerate() {
+        for (n, k) in [(64, 128), (67, 131), (1, 9), (130, 17), (3, 300)] {
+            for (dtype, share) in DType::ALL.into_iter().zip([0.03, 0.2, 0.9]) {
+                let pruned = restored(&pattern(text, n, k, 0.25, dtype), dtype, case as u64, share);
+                assert!(pruned.residue().is_some() || n == 1 || pruned.sparsity() < 0.5, "{text} {n}x{k}");
+                comes_back(&pruned, &format!("{text} {dtype} {n}x{k}"));
+                let mask = PrunedMask::from(&pruned);
+                assert!(mask.mask() == pruned.mask() && mask.restored().count() <= pruned.kept());
+                let again = mask.prune(&pruned.dense()).unwrap();
+                assert_eq!((again.dense(), again.residue()), (pruned.dense(), pruned.residue()));
+                assert_eq!((again.kept(), again.retained()), (pruned.kept(), 1.0));
+                runs(&pruned, case as u64);
+            }
+        }
+    }
+}
+
+/// A mask with a residue takes the same elements of another weight.
+#[test]
+fn a_mask_restores_elements_of_other_weights() {
+    let pattern = pattern("tw:8", 24, 40, 0.25, DType::F16);
+    let (first, other) = (restored(&pattern, DType::F16, 1, 0.05), pruned(&pattern, DType::F32, 2));
+    let mut rng = StdRng::seed_from_u64(3);
+    let weights: Vec<f32> = (0..24 * 40).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+    let weight = Tensor::from_f32(other.dtype(), 24, 40, &weights).unwrap();
+    let file = read(&file_of(StoredWeight::Mask(PrunedMask::from(&first))).to_bytes().unwrap()).unwrap();
+    let StoredWeight::Mask(mask) = &file.layers["up"] else { panic!("a mask") };
+    let again = mask.prune(&weight).unwrap();
+    let kept = first.mask().apply(&weights).unwrap();
+    assert_eq!(again.dense().to_f32(), kept);
+    let sum = |values: &[f32]| values.iter().map(|v| f64::from(v.abs())).sum::<f64>();
+    assert!((again.retained() - sum(&kept) / sum(&weights)).abs() < 1e-12);
+    assert_eq!(again.kept(), first.kept());
+    // Zeros retain all that there is.
+    assert_eq!(mask.prune(&Tensor::zeros(DType::F32, 24, 40)).unwrap().retained(), 1.0);
+}
+
+#[test]
 fn a_packed_file_is_about_as_long_as_the_packed_weight() {
     for text in PATTERNS {
         let pruned = pruned(&pattern(text, 256, 512, 0.25, DType::F16), DType::F16, 1);
+        let bytes = file_of(StoredWeight::Packed(pruned.clone())).to_bytes().unwrap().len();
+        assert!(bytes <= pruned.packed_bytes() + 1024, "{text}: {bytes} of {}", pruned.packed_bytes());
+    }
+    for text in RESIDUES {
+        let pruned = restored(&pattern(text, 256, 512, 0.25, DType::F16), DType::F16, 1, 0.01);
         let bytes = file_of(StoredWeight::Packed(pruned.clone())).to_bytes().unwrap().len();
         assert!(bytes <= pruned.packed_bytes() + 1024, "{text}: {bytes} of {}", pruned.packed_bytes());
     }
@@ -110,8 +162,13 @@ proptest! {
         // Zeros and -0 among them.
         let weights: Vec<f32> = scores.iter().map(|_| rng.random_range(-1.0f32..1.0) * f32::from(rng.random_range(0..4u8).min(1))).collect();
         let weight = Tensor::from_f32(dtype, pattern.n(), pattern.k(), &weights).unwrap();
-        let pruned = prune(&pattern, &weight, &Given(scores)).unwrap();
+        let pruned = prune(&pattern, &weight, &Given(scores.clone())).unwrap();
         comes_back(&pruned, &format!("{:?}", pattern.steps()));
+        // Single elements on top, zeros among them.
+        let share = rng.random_range(0.0..1.0);
+        let restored = prune_with_residue(&pattern, &weight, &Given(scores), share).unwrap();
+        comes_back(&restored, &format!("{:?} and {share}", pattern.steps()));
+        prop_assert_eq!(PrunedMask::from(&restored).prune(&weight).unwrap().dense(), restored.dense());
         // A mask that needs less than the pattern keeps.
         let mask = pattern.mask(pruned.selection()).unwrap();
         let some = Mask::from_fn(pattern.n(), pattern.k(), |n, k| mask.contains(n, k) && rng.random());

@@ -193,6 +193,94 @@ fn what_is_wrong_is_told() {
 }
 
 #[test]
+fn what_is_wrong_with_a_residue_is_told() {
+    let damaged = "; the file is damaged: write it again";
+    // Row 0 keeps columns 0 and 1 and restores 2 and 3; row 1 keeps 4 and 5 and restores none.
+    let scores = vec![9., 8., 7., 6., 0., 0., 0., 0., 0., 0., 0., 0., 9., 8., 0., 0.];
+    let pattern = pattern("ew", 2, 8, 0.25, DType::F16);
+    let weight = Tensor::from_f32(DType::F16, 2, 8, &scores).unwrap();
+    let pruned = prune_with_residue(&pattern, &weight, &Given(scores), 0.125).unwrap();
+    let [packed, dense, mask] = kinds(&pruned);
+    let mut parts = Parts::of(&file_of(packed.clone()).to_bytes().unwrap());
+    let entries =
+        |name: &str, bytes: &[u8]| (name.to_owned(), "U8".to_owned(), vec![bytes.len().into()], bytes.to_vec());
+    let (counts, columns, values) =
+        ("up.fractal.residue.counts", "up.fractal.residue.columns", "up.fractal.residue.values");
+    assert_eq!(*parts.tensor(counts), entries(counts, &[0x02]));
+    assert_eq!(*parts.tensor(columns), entries(columns, &[0x32]));
+    let halves = [7.0f32, 6.0].map(half).concat();
+    assert_eq!(*parts.tensor(values), (values.into(), "F16".into(), vec![2.into()], halves));
+    for weight in [&packed, &dense, &mask] {
+        let check = |change: &dyn Fn(&mut Parts), expected: &str| {
+            assert_eq!(message(weight, change), format!("{expected}{damaged}"));
+        };
+        check(
+            &|p| p.tensor(counts).3[0] = 0x09,
+            &format!("tensor `{counts}`: expected at most 8 elements in row 0, found 9"),
+        );
+        check(
+            &|p| p.tensor(counts).3[0] = 0,
+            &format!("tensor `{counts}`: expected elements, or no such tensor, found none"),
+        );
+        check(
+            &|p| *p.tensor(counts) = entries(counts, &[2, 0]),
+            &format!("tensor `{counts}`: expected U8 [1], 2 entries of 4 bits and zeros after them, found U8 [2]"),
+        );
+        check(
+            &|p| p.tensor(counts).3[0] = 0x03,
+            &format!("tensor `{columns}`: expected U8 [2], 3 entries of 4 bits and zeros after them, found U8 [1]"),
+        );
+        check(
+            &|p| p.tensor(columns).3[0] = 0x22,
+            &format!("tensor `{columns}`: expected columns that rise in row 0, found 2 before 2"),
+        );
+        check(
+            &|p| p.tensor(columns).3[0] = 0x82,
+            &format!("tensor `{columns}`: expected columns below 8 in row 0, found 8"),
+        );
+        check(
+            &|p| p.tensor(columns).3[0] = 0x21,
+            &format!("tensor `{columns}`: expected elements that the pattern drops, found (0, 1), which it keeps"),
+        );
+        check(
+            &|p| p.tensors.retain(|(name, ..)| name != columns),
+            &format!("expected a tensor `{columns}`, found none"),
+        );
+        check(&|p| p.tensors.retain(|(name, ..)| name != counts), &format!("expected a tensor `{counts}`, found none"));
+    }
+    let nan = half(f32::NAN);
+    assert_eq!(
+        message(&packed, |p| p.tensor(values).3[2..].copy_from_slice(&nan)),
+        format!("tensor `{values}`: entry [1] is NaN; expected finite numbers: mend the checkpoint")
+    );
+    assert_eq!(
+        message(&packed, |p| p.tensors.retain(|(name, ..)| name != values)),
+        format!("expected a tensor `{values}`, found none{damaged}")
+    );
+    for weight in [&packed, &dense] {
+        assert_eq!(
+            message(weight, |p| p.layers["layers"]["up"]["kept"] = 5.into()),
+            format!(
+                "`kept`: expected 6 to 6, as many as values that are not zero and as are selected, found 5{damaged}"
+            )
+        );
+    }
+    assert_eq!(
+        message(&dense, |p| p.tensor("up.weight").3[8..10].copy_from_slice(&half(2.5))),
+        "the weight at (0, 4) is 2.5; expected 0, for it was pruned: apply the mask again after training"
+    );
+    assert_eq!(
+        message(&mask, |p| p.tensor("up.mask").3[2] = 0),
+        "tensor `up.mask`: entry (0, 2) is 0; expected 1, as the selection says: write the file again"
+    );
+}
+
+/// The bytes of a value of f16.
+fn half(value: f32) -> Vec<u8> {
+    half::f16::from_f32(value).to_le_bytes().to_vec()
+}
+
+#[test]
 fn what_is_no_such_file_is_told() {
     let bytes = file_of(StoredWeight::Packed(two_of_four())).to_bytes().unwrap();
     let fails = |bytes: &[u8]| read(bytes).unwrap_err().to_string();

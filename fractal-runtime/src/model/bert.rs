@@ -14,6 +14,9 @@ use super::block::{Block, BlockTape, Buffers, Pass};
 use super::norm::{LayerNorm, Normed};
 use super::{Activations, BertConfig, ModelError, Nonlinearity, Weights};
 
+/// The tensor that every checkpoint of an encoder has.
+pub(super) const WORDS: &str = "embeddings.word_embeddings.weight";
+
 /// Tokens that run through the encoder at once; a larger batch runs in parts, so that memory stays bounded.
 pub const MAX_BATCH_TOKENS: usize = 8192;
 
@@ -66,7 +69,6 @@ impl BertModel {
 
     /// Builds the model from tensors in memory.
     pub fn from_weights(config: BertConfig, mut weights: Weights) -> Result<Self, ModelError> {
-        const WORDS: &str = "embeddings.word_embeddings.weight";
         weights.strip_prefix_before(WORDS);
         let weights = &weights;
         let hidden = config.hidden_size;

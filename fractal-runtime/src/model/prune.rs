@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Mask, Pattern};
 
-use super::{BertModel, CalibrateError, NewWeights};
+use super::{BertModel, CalibrateError, ModelError, NewWeights};
 use crate::Tensor;
 use crate::prune::budget::Curve;
 use crate::prune::{LayerStatistics, Method, PruneError, Reconstructed, SecondOrder};
@@ -50,11 +50,12 @@ impl BertModel {
         self.prune_step(sentences, plan, dtype, (1, 1), None, progress)
     }
 
-    /// Takes step `step` of `steps`, counted from 1, on the way to the plan: `before` is the model after the step before. Dense weights
-    /// are `self`'s, which is also what results are compared with. After the last step the patterns are the plan's.
+    /// Takes step `step` of `steps`, counted from 1, on the way to the plan: `before` is the model after the step before, what it has
+    /// dropped stays so as far as the pattern can do without. Dense weights are `self`'s, which is also what results are compared with.
+    /// After the last step the patterns are the plan's.
     ///
     /// # Errors
-    /// As [`BertModel::prune`].
+    /// As [`BertModel::prune`]; steps that are none.
     pub fn prune_step(
         &self,
         sentences: &[Vec<u32>],
@@ -64,6 +65,10 @@ impl BertModel {
         before: Option<&BertModel>,
         mut progress: impl FnMut(&str, &Reconstructed),
     ) -> Result<PrunedModel, CalibrateError> {
+        if !(1..=steps).contains(&step) {
+            let (expected, got) = ("1 to the number of steps", format!("{step} of {steps}"));
+            return Err(ModelError::Setting { name: "step", expected, got }.into());
+        }
         for name in plan.keys() {
             self.weight(name)?;
         }
@@ -71,17 +76,10 @@ impl BertModel {
         let model = self.calibrate(sentences, |name, dense, statistics| {
             let Some(LayerPlan { pattern, method }) = plan.get(name) else { return Ok(None) };
             let pattern = if step < steps { on_the_way(pattern, part(step, steps)) } else { pattern.clone() };
-            let within = match before.map(|model| model.weight(name)).transpose()? {
-                Some(old) => Some(Mask::from_fn(old.n, old.k, |n, k| old.data[n * old.k + k] != 0.0)),
-                None => None,
-            };
+            let old = before.map(|model| model.weight(name)).transpose()?;
+            let within = old.map(|old| Mask::from_fn(old.n, old.k, |n, k| old.data[n * old.k + k] != 0.0));
             let weight = Tensor::from_f32(dtype, dense.n, dense.k, dense.data)?;
-            let made = match (method, &within) {
-                (Method::SecondOrder(settings), Some(within)) => {
-                    settings.prune_within(&pattern, &weight, statistics, Some(within))?
-                }
-                _ => method.prune(&pattern, &weight, statistics)?,
-            };
+            let made = method.prune_within(&pattern, &weight, statistics, within.as_ref())?;
             progress(name, &made);
             let new = NewWeights { weights: made.pruned.dense().to_f32(), bias: made.bias.clone() };
             layers.insert(name.to_owned(), made);

@@ -1,5 +1,6 @@
 //! A pruned model <-> a file of its layers: written packed or dense, with the biases, and read back into a model.
 
+use super::bert::WORDS;
 use super::{BertModel, ModelError, PrunedModel, SparseLinear};
 use crate::device::Device;
 use crate::prune::{Pruned, PrunedFile, RawTensor, RawType, StoredWeight};
@@ -27,13 +28,20 @@ impl PrunedModel {
     }
 
     /// The same with every other tensor of the checkpoint that the model was loaded from, as it is there: a whole model, which loads where
-    /// the checkpoint does.
+    /// the checkpoint does. Names are those of a bare encoder, without a prefix such as `bert.`.
     ///
     /// # Errors
     /// As [`PrunedModel::file`]; [`ModelError::MissingTensor`] where the checkpoint is another model's.
     pub fn checkpoint(&self, original: &super::Weights) -> Result<PrunedFile, ModelError> {
         let mut file = self.file(StoredWeight::Dense)?;
-        for (name, tensor) in original.raw() {
+        let prefix = original.prefix_before(WORDS).unwrap_or_default();
+        for layer in file.layers.keys() {
+            let name = format!("{prefix}{layer}.weight");
+            if !original.names().any(|known| known == name) {
+                return Err(original.missing(name));
+            }
+        }
+        for (name, tensor) in original.raw_without(&prefix) {
             let replaced = file.others.contains_key(name)
                 || name.strip_suffix(".weight").is_some_and(|layer| file.layers.contains_key(layer));
             if !replaced {
@@ -52,6 +60,11 @@ impl BertModel {
     pub fn set_pruned(&mut self, file: &PrunedFile) -> Result<(), ModelError> {
         for (name, pruned) in pruned_layers(file) {
             let bias = bias_of(file, name)?;
+            let (weight, pattern) = (self.weight(name)?, pruned.pattern());
+            let (expected, got) = ([weight.n, weight.k], [pattern.n(), pattern.k()]);
+            if got != expected {
+                return Err(ModelError::OperatorShape { name: name.clone(), expected, got });
+            }
             self.set_weight(name, pruned.dense().to_f32(), bias)?;
         }
         Ok(())

@@ -14,6 +14,7 @@ use super::*;
 mod distill;
 mod gradient;
 mod parameters;
+mod pruning;
 
 const HIDDEN: usize = 32;
 const WIDE: usize = 72;

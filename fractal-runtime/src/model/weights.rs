@@ -67,10 +67,15 @@ impl Weights {
 
     /// Every tensor as it is stored; names without the prefix that was stripped.
     pub fn raw(&self) -> impl Iterator<Item = (&str, RawTensor)> {
-        self.entries.iter().map(|(name, entry)| {
+        self.raw_without(&self.prefix)
+    }
+
+    /// Every tensor as it is stored; names without `prefix`.
+    pub(super) fn raw_without(&self, prefix: &str) -> impl Iterator<Item = (&str, RawTensor)> {
+        self.entries.iter().map(move |(name, entry)| {
             let bytes = self.bytes[entry.bytes.clone()].to_vec();
             let tensor = RawTensor::new(entry.dtype, entry.shape.clone(), bytes);
-            let name = name.strip_prefix(&self.prefix).unwrap_or(name);
+            let name = name.strip_prefix(prefix).unwrap_or(name);
             (name, tensor.expect("the header was checked against the file"))
         })
     }
@@ -78,14 +83,18 @@ impl Weights {
     /// Makes names relative to whatever stands before `anchor` in the file (`bert.`, say), so that a checkpoint of a
     /// bare encoder and one with a task head load alike.
     pub fn strip_prefix_before(&mut self, anchor: &str) {
+        if let Some(prefix) = self.prefix_before(anchor) {
+            self.prefix = prefix;
+        }
+    }
+
+    /// Whatever stands before `anchor` in the file; the shortest, should the file hold two encoders.
+    pub(super) fn prefix_before(&self, anchor: &str) -> Option<String> {
         let before = |name: &String| {
             let prefix = name.strip_suffix(anchor)?;
             (prefix.is_empty() || prefix.ends_with('.')).then(|| prefix.to_owned())
         };
-        // The shortest, should a file hold two encoders.
-        if let Some(prefix) = self.entries.keys().filter_map(before).min_by_key(String::len) {
-            self.prefix = prefix;
-        }
+        self.entries.keys().filter_map(before).min_by_key(String::len)
     }
 
     /// Whether the file holds the tensor.
@@ -125,7 +134,7 @@ impl Weights {
         format!("{}{name}", self.prefix)
     }
 
-    fn missing(&self, name: String) -> ModelError {
+    pub(super) fn missing(&self, name: String) -> ModelError {
         const SHOWN: usize = 4;
         let mut found: Vec<_> = self.names().take(SHOWN).map(|n| format!("`{n}`")).collect();
         if self.entries.len() > SHOWN {

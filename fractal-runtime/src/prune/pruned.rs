@@ -125,8 +125,13 @@ impl Pruned {
     /// The dense weight [n, k], zero where nothing is kept.
     pub fn dense(&self) -> Tensor {
         let (n, k) = (self.pattern.n(), self.pattern.k());
-        let mut weights = self.packed.unpack();
+        Tensor::from_f32(self.dtype, n, k, &self.unpack()).expect("an unpacked weight has n*k elements")
+    }
+
+    /// The values of [`Pruned::dense`].
+    pub(super) fn unpack(&self) -> Vec<f32> {
+        let (mut weights, k) = (self.packed.unpack(), self.pattern.k());
         self.residue.iter().flat_map(Residue::elements).for_each(|(row, column, v)| weights[row * k + column] = v);
-        Tensor::from_f32(self.dtype, n, k, &weights).expect("an unpacked weight has n*k elements")
+        weights
     }
 }

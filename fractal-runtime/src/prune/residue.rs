@@ -6,6 +6,7 @@
 use super::{Importance, PruneError, Pruned, checked, prune_by};
 use crate::tensor::Tensor;
 use fractal_dsl::pattern::{Mask, Pattern};
+use std::ops::Range;
 
 /// Of a row, at most so many times the elements that a row has on average: a longer one keeps its tile waiting.
 const MOST_OF_AVERAGE: f64 = 4.0;
@@ -13,9 +14,73 @@ const MOST_OF_AVERAGE: f64 = 4.0;
 /// Restored elements, row by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residue {
+    places: Places,
+    values: Vec<f32>,
+}
+
+/// Where restored elements are: row n has those at `columns[offsets[n]..offsets[n + 1]]`, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Places {
     offsets: Vec<u32>,
     columns: Vec<u32>,
-    values: Vec<f32>,
+}
+
+impl Places {
+    /// Checks lists for rows of `k` columns.
+    pub(super) fn new(k: usize, offsets: Vec<u32>, columns: Vec<u32>) -> Result<Places, PruneError> {
+        let wrong = |expected: String, found: String| Err(PruneError::Residue { expected, found });
+        let rises = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+        if !rises || offsets.first() != Some(&0) || offsets.last().map(|&last| last as usize) != Some(columns.len()) {
+            let found = format!("{} of which the last is {:?}", offsets.len(), offsets.last());
+            return wrong(format!("offsets that rise from 0 to {}", columns.len()), found);
+        }
+        let places = Places { offsets, columns };
+        for row in 0..places.rows() {
+            let columns = &places.columns[places.range(row)];
+            if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
+                return wrong(format!("columns that rise in row {row}"), format!("{} before {}", pair[0], pair[1]));
+            }
+            if let Some(&last) = columns.last().filter(|&&last| last as usize >= k) {
+                return wrong(format!("columns below {k} in row {row}"), last.to_string());
+            }
+        }
+        Ok(places)
+    }
+
+    fn rows(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn range(&self, row: usize) -> Range<usize> {
+        self.offsets[row] as usize..self.offsets[row + 1] as usize
+    }
+
+    /// Elements of each row.
+    pub(super) fn counts(&self) -> Vec<u32> {
+        self.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    /// Columns of all rows.
+    pub(super) fn columns(&self) -> &[u32] {
+        &self.columns
+    }
+
+    /// Row and column of each element.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.rows()).flat_map(|row| self.columns[self.range(row)].iter().map(move |&column| (row, column as usize)))
+    }
+
+    /// Finite values there, as many.
+    pub(super) fn with_values(self, values: Vec<f32>) -> Residue {
+        assert_eq!(values.len(), self.columns.len(), "values of a residue");
+        Residue { places: self, values }
+    }
+
+    /// The elements of weights \[n, k\] there.
+    pub(super) fn residue_of(&self, weights: &[f32], k: usize) -> Residue {
+        let values = self.iter().map(|(row, column)| weights[row * k + column]).collect();
+        self.clone().with_values(values)
+    }
 }
 
 impl Residue {
@@ -25,28 +90,14 @@ impl Residue {
     /// [`PruneError::Residue`]: the first list that is no such residue.
     pub fn new(k: usize, offsets: Vec<u32>, columns: Vec<u32>, values: Vec<f32>) -> Result<Residue, PruneError> {
         let wrong = |expected: String, found: String| Err(PruneError::Residue { expected, found });
-        let rises = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
-        if !rises || offsets.first() != Some(&0) || offsets.last().map(|&last| last as usize) != Some(columns.len()) {
-            let found = format!("{} of which the last is {:?}", offsets.len(), offsets.last());
-            return wrong(format!("offsets that rise from 0 to {}", columns.len()), found);
-        }
-        if values.len() != columns.len() {
-            return wrong(format!("{} values", columns.len()), values.len().to_string());
+        let places = Places::new(k, offsets, columns)?;
+        if values.len() != places.columns.len() {
+            return wrong(format!("{} values", places.columns.len()), values.len().to_string());
         }
         if let Some(value) = values.iter().find(|value| !value.is_finite()) {
             return wrong("finite values".into(), value.to_string());
         }
-        let residue = Residue { offsets, columns, values };
-        for row in 0..residue.rows() {
-            let columns = residue.row(row).0;
-            if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
-                return wrong(format!("columns that rise in row {row}"), format!("{} before {}", pair[0], pair[1]));
-            }
-            if let Some(&last) = columns.last().filter(|&&last| last as usize >= k) {
-                return wrong(format!("columns below {k} in row {row}"), last.to_string());
-            }
-        }
-        Ok(residue)
+        Ok(Residue { places, values })
     }
 
     /// Of the elements that `mask` drops, those with the greatest scores, `share` of all elements. Of equal ones the first stay;
@@ -77,32 +128,32 @@ impl Residue {
         for row in 0..n {
             offsets[row + 1] += offsets[row];
         }
-        Ok(Residue {
-            offsets,
-            columns: chosen.iter().map(|at| (at % k) as u32).collect(),
-            values: chosen.iter().map(|&at| weights[at]).collect(),
-        })
+        let places = Places { offsets, columns: chosen.iter().map(|at| (at % k) as u32).collect() };
+        Ok(places.residue_of(weights, k))
     }
 
     /// The same elements with other values, as many.
     pub(super) fn with_values(self, values: Vec<f32>) -> Residue {
-        assert_eq!(values.len(), self.values.len(), "values of a residue");
-        Residue { values, ..self }
+        self.places.with_values(values)
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Rows of the weight.
     pub fn rows(&self) -> usize {
-        self.offsets.len() - 1
+        self.places.rows()
     }
 
     /// Restored elements.
     pub fn len(&self) -> usize {
-        self.columns.len()
+        self.places.columns.len()
     }
 
     /// Whether nothing is restored.
     pub fn is_empty(&self) -> bool {
-        self.columns.is_empty()
+        self.places.columns.is_empty()
     }
 
     /// Columns, ascending, and values of row `n`; each value exactly one of the weight's type.
@@ -110,18 +161,18 @@ impl Residue {
     /// # Panics
     /// Where there is no such row.
     pub fn row(&self, n: usize) -> (&[u32], &[f32]) {
-        let range = self.offsets[n] as usize..self.offsets[n + 1] as usize;
-        (&self.columns[range.clone()], &self.values[range])
+        let range = self.places.range(n);
+        (&self.places.columns[range.clone()], &self.values[range])
     }
 
     /// Where each row begins, and the end of the last.
     pub fn offsets(&self) -> &[u32] {
-        &self.offsets
+        &self.places.offsets
     }
 
     /// Columns of all rows.
     pub fn columns(&self) -> &[u32] {
-        &self.columns
+        &self.places.columns
     }
 
     /// Values of all rows.
@@ -131,15 +182,12 @@ impl Residue {
 
     /// Row, column and value of each element.
     pub fn elements(&self) -> impl Iterator<Item = (usize, usize, f32)> {
-        (0..self.rows()).flat_map(|row| {
-            let (columns, values) = self.row(row);
-            columns.iter().zip(values).map(move |(&column, &value)| (row, column as usize, value))
-        })
+        self.places.iter().zip(&self.values).map(|((row, column), &value)| (row, column, value))
     }
 
     /// Bytes with `element` bytes a value, offsets and columns included.
     pub fn bytes(&self, element: usize) -> usize {
-        4 * (self.offsets.len() + self.columns.len()) + element * self.values.len()
+        4 * (self.offsets().len() + self.len()) + element * self.values.len()
     }
 }
 
@@ -159,17 +207,25 @@ pub fn prune_with_residue(
     }
     let weights = checked(pattern, weight)?;
     let scores = importance.scores(&weights, pattern.n(), pattern.k())?;
-    let mut pruned = prune_by(pattern, &weights, weight.dtype(), &scores)?;
+    let pruned = prune_by(pattern, &weights, weight.dtype(), &scores)?;
     let residue = Residue::choose(&weights, &scores, &pattern.mask(&pruned.selection)?, share)?;
-    if residue.is_empty() {
-        return Ok(pruned);
+    Ok(if residue.is_empty() { pruned } else { pruned.restore(residue, &scores) })
+}
+
+impl Pruned {
+    /// Adds a residue to a weight that has none; scores \[n, k\] tell what it retains.
+    pub(super) fn restore(mut self, residue: Residue, scores: &[f32]) -> Pruned {
+        let all = scores.iter().map(|&score| f64::from(score)).sum::<f64>();
+        let k = self.pattern.k();
+        let restored = residue.places.iter().map(|(row, column)| f64::from(scores[row * k + column])).sum::<f64>();
+        if all > 0.0 {
+            // The parts of all may round to more than 1.
+            self.retained = (self.retained + restored / all).min(1.0);
+        }
+        self.kept += residue.len();
+        self.residue = Some(residue);
+        self
     }
-    let all = scores.iter().map(|&score| f64::from(score)).sum::<f64>();
-    let restored = residue.elements().map(|(n, k, _)| f64::from(scores[n * pattern.k() + k])).sum::<f64>();
-    pruned.retained += restored / all;
-    pruned.kept += residue.len();
-    pruned.residue = Some(residue);
-    Ok(pruned)
 }
 
 /// Leaves the `most` of `places` with the greatest scores, in no order; of equal ones the first.

@@ -160,12 +160,12 @@ pub enum LayerFault {
         /// Its name.
         tensor: String,
     },
-    /// A tensor of another type or shape.
+    /// A tensor of another type or shape, or a residue's lists that name elements which cannot be restored.
     #[error("tensor `{tensor}`: expected {expected}, found {found}; the file is damaged: write it again")]
     Tensor {
         /// Its name.
         tensor: String,
-        /// The type and shape expected.
+        /// The type, shape or entries expected.
         expected: String,
         /// Those found.
         found: String,

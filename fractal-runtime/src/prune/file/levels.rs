@@ -2,6 +2,7 @@
 
 use super::container::{View, Views};
 use super::error::LayerFault;
+use super::write::NamedView;
 use fractal_dsl::pattern::{IndexArray, Kept, Level, Pattern, Selection, Step};
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -31,13 +32,13 @@ impl Room {
 }
 
 /// The tensors of a selection that fits its pattern.
-pub(super) fn write(layer: &str, pattern: &Pattern, selection: &Selection) -> Vec<(String, View<'static>)> {
+pub(super) fn write(layer: &str, pattern: &Pattern, selection: &Selection) -> Vec<NamedView<'static>> {
     let mut tensors = Vec::new();
     for (number, (step, level)) in selection.of_steps(pattern).enumerate() {
         match (level, Room::of(pattern, step)) {
             (Level::Kept(kept), Some(room)) => tensors.extend(write_kept(layer, number, kept, &room)),
             (Level::Order(order), _) => {
-                tensors.push((name(layer, "order", number), view(&IndexArray::below(order.len(), order))));
+                tensors.push((name(layer, "order", number), entries(&IndexArray::below(order.len(), order))));
             }
             (Level::Kept(_), None) => unreachable!("a selection has a level of each step's kind"),
         }
@@ -46,7 +47,7 @@ pub(super) fn write(layer: &str, pattern: &Pattern, selection: &Selection) -> Ve
 }
 
 /// As bits where that takes no more than a list, and says as much: it has no order within a region.
-fn write_kept(layer: &str, number: usize, kept: &Kept, room: &Room) -> Vec<(String, View<'static>)> {
+fn write_kept(layer: &str, number: usize, kept: &Kept, room: &Room) -> Vec<NamedView<'static>> {
     let counts: Vec<u32> = kept.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let list = IndexArray::below(room.len, &kept.kept);
     let even = room.full && counts.iter().all(|&count| count as usize == room.most);
@@ -58,14 +59,15 @@ fn write_kept(layer: &str, number: usize, kept: &Kept, room: &Room) -> Vec<(Stri
         for region in 0..kept.regions() {
             kept.region(region).iter().for_each(|&iteration| bits[region * room.len + iteration as usize] = 1);
         }
-        return vec![(name(layer, "bits", number), view(&IndexArray::below(2, &bits)))];
+        return vec![(name(layer, "bits", number), entries(&IndexArray::below(2, &bits)))];
     }
-    let mut tensors = vec![(name(layer, "kept", number), view(&list))];
-    tensors.extend(counts.map(|counts| (name(layer, "counts", number), view(&counts))));
+    let mut tensors = vec![(name(layer, "kept", number), entries(&list))];
+    tensors.extend(counts.map(|counts| (name(layer, "counts", number), entries(&counts))));
     tensors
 }
 
-fn view(array: &IndexArray) -> View<'static> {
+/// The bytes of packed entries.
+pub(super) fn entries(array: &IndexArray) -> View<'static> {
     let bytes = array.bytes().to_vec();
     View { dtype: Dtype::U8, shape: vec![bytes.len()], bytes: Cow::Owned(bytes) }
 }
@@ -131,7 +133,7 @@ fn place(at: usize) -> Result<u32, LayerFault> {
 }
 
 /// Takes a tensor of `len` entries below `bound`; whether they are remains to be checked.
-fn array(tensor: String, bound: usize, len: usize, views: &mut Views<'_>) -> Result<IndexArray, LayerFault> {
+pub(super) fn array(tensor: String, bound: usize, len: usize, views: &mut Views<'_>) -> Result<IndexArray, LayerFault> {
     let view = views.remove(&tensor).ok_or_else(|| LayerFault::Missing { tensor: tensor.clone() })?;
     let bits = IndexArray::bits_for(bound);
     let array = IndexArray::from_bytes(bound, len, &view.bytes);

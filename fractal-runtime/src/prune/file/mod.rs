@@ -5,6 +5,7 @@
 //! | `container` | named tensors and strings <-> bytes of a safetensors file |
 //! | `metadata` | the layers' descriptions <-> JSON; a pattern <-> its statements |
 //! | `levels` | a selection <-> tensors |
+//! | `residue` | restored elements <-> tensors |
 //! | `limits` | what reading may take |
 //! | `write` | [`PrunedFile`] -> bytes, a file |
 //! | `read` | bytes -> [`PrunedFile`], checked |
@@ -16,6 +17,7 @@ mod levels;
 mod limits;
 mod metadata;
 mod read;
+mod residue;
 mod write;
 
 pub use error::{LayerFault, PrunedFileError};
@@ -38,7 +40,7 @@ use std::collections::BTreeMap;
 /// ```
 ///
 /// `kind` is `packed`, `dense` or `mask`; the last has no `dtype`, `kept` and `retained`. `kept` may be less than what is
-/// selected where a mask needs less than a region keeps. Of each layer there are these tensors, besides those that no layer
+/// selected where a mask needs less than a region keeps; restored elements count. Of each layer there are these tensors, besides those that no layer
 /// needs, which are kept as they are:
 ///
 /// | tensor | of | type, shape | holds |
@@ -50,8 +52,11 @@ use std::collections::BTreeMap;
 /// | `<layer>.fractal.kept.<i>` | all | U8 | in place of bits: the kept iterations of all regions one after the other |
 /// | `<layer>.fractal.counts.<i>` | all | U8 | with `kept`: how many of them each region has, where that is not what the pattern says |
 /// | `<layer>.fractal.order.<i>` | all | U8 | of a permutation: `order[new] = old` |
+/// | `<layer>.fractal.residue.counts` | all | U8 | where single elements are restored on top of the pattern: how many of them each row has, entries below k + 1 |
+/// | `<layer>.fractal.residue.columns` | all | U8 | their columns, row by row, ascending in each, entries below k |
+/// | `<layer>.fractal.residue.values` | packed | `dtype`, one axis | their values; `<layer>.weight` of the kind dense holds them in their places, and `<layer>.mask` is true there |
 ///
-/// `<i>` counts the skips and permutations of the pattern from 0. Their entries are 1, 2, 4, 8, 16 or 32 bits wide, the
+/// `<i>` counts the skips and permutations of the pattern from 0. The entries of bits and lists are 1, 2, 4, 8, 16 or 32 bits wide, the
 /// narrowest that tells all possible values apart, packed from the low bits of each byte up, and little-endian. Bits or a
 /// list: whichever is shorter. Index vectors of the packed format follow from the selection and are not stored.
 ///

@@ -6,10 +6,10 @@ use super::error::{LayerFault, PrunedFileError};
 use super::limits::{Budget, ReadLimits};
 use super::metadata::{Entry, FORMAT, KEY, Kind, Metadata};
 use super::write::stored;
-use super::{PrunedFile, RawTensor, StoredWeight, levels};
-use crate::prune::{Pruned, PrunedMask};
+use super::{PrunedFile, RawTensor, StoredWeight, levels, residue};
+use crate::prune::residue::Places;
+use crate::prune::{Pruned, PrunedMask, Residue};
 use fractal_dsl::DType;
-use fractal_dsl::pattern::{Pattern, Selection};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use serde::Deserialize;
@@ -88,20 +88,18 @@ fn layer(name: &str, entry: &Entry, views: &mut Views<'_>, budget: &mut Budget) 
     budget.take(&pattern)?;
     let selection = levels::read(name, &pattern, views)?;
     selection.check_filled(&pattern).map_err(LayerFault::Selection)?;
+    let kept = || pattern.mask(&selection).map_err(LayerFault::Selection);
+    let restored = residue::read(name, (pattern.n(), pattern.k()), views, kept)?;
+    let kept = PrunedMask { pattern, selection, restored };
     match entry.kind {
-        Kind::Packed => packed(name, entry, pattern, selection, views).map(StoredWeight::Packed),
-        Kind::Dense => dense(name, entry, pattern, selection, views).map(StoredWeight::Dense),
-        Kind::Mask => mask(name, entry, pattern, selection, views).map(StoredWeight::Mask),
+        Kind::Packed => packed(name, entry, kept, views).map(StoredWeight::Packed),
+        Kind::Dense => dense(name, entry, kept, views).map(StoredWeight::Dense),
+        Kind::Mask => mask(name, entry, kept, views).map(StoredWeight::Mask),
     }
 }
 
-fn packed(
-    layer: &str,
-    entry: &Entry,
-    pattern: Pattern,
-    selection: Selection,
-    views: &mut Views<'_>,
-) -> Result<Pruned, LayerFault> {
+fn packed(layer: &str, entry: &Entry, kept: PrunedMask, views: &mut Views<'_>) -> Result<Pruned, LayerFault> {
+    let PrunedMask { pattern, selection, restored } = kept;
     let tensor = format!("{layer}.fractal.values");
     let dtype = Entry::field("dtype", entry.dtype)?;
     let view = views.remove(&tensor).ok_or_else(|| LayerFault::Missing { tensor: tensor.clone() })?;
@@ -113,21 +111,28 @@ fn packed(
     if let Some(at) = (0..values.len()).find(in_padding) {
         return Err(LayerFault::Padding { tensor, at, value: values[at] });
     }
-    let kept = filled.values.iter().filter(|&&filled| filled).count();
-    let (kept, retained) = checked(entry, &values, kept)?;
+    let residue = match restored {
+        Some(places) => Some(restored_values(layer, places, dtype, views)?),
+        None => None,
+    };
+    let most = filled.values.iter().filter(|&&filled| filled).count();
+    let more = residue.as_ref().map_or(0, Residue::len);
+    let (kept, retained) = checked(entry, nonzero(&values) + more, most + more)?;
     let mut values = values.into_iter();
     // A padding of -0 would compute the same; there is one way to write it.
     let packed = filled.map(|filled| values.next().filter(|_| filled).unwrap_or_default());
-    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue: None })
+    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue })
 }
 
-fn dense(
-    layer: &str,
-    entry: &Entry,
-    pattern: Pattern,
-    selection: Selection,
-    views: &mut Views<'_>,
-) -> Result<Pruned, LayerFault> {
+fn restored_values(layer: &str, places: Places, dtype: DType, views: &mut Views<'_>) -> Result<Residue, LayerFault> {
+    let tensor = residue::name(layer, "values");
+    let view = views.remove(&tensor).ok_or_else(|| LayerFault::Missing { tensor: tensor.clone() })?;
+    let values = floats(&tensor, &view, dtype, &[places.columns().len()])?;
+    Ok(places.with_values(values))
+}
+
+fn dense(layer: &str, entry: &Entry, kept: PrunedMask, views: &mut Views<'_>) -> Result<Pruned, LayerFault> {
+    let PrunedMask { pattern, selection, restored } = kept;
     let tensor = format!("{layer}.weight");
     let dtype = Entry::field("dtype", entry.dtype)?;
     let view = views.remove(&tensor).ok_or_else(|| LayerFault::Missing { tensor: tensor.clone() })?;
@@ -135,34 +140,25 @@ fn dense(
     let some: Vec<Option<f32>> = weights.iter().copied().map(Some).collect();
     let filled = pattern.pack(&selection, &some).map_err(LayerFault::Selection)?;
     drop(some);
+    let k = pattern.k();
+    let residue = restored.map(|places| places.residue_of(&weights, k));
+    let restored = residue.as_ref().map_or(&[][..], Residue::values);
     let selected = filled.values.iter().flatten();
-    if nonzero(&weights) != selected.clone().filter(|&&value| value != 0.0).count() {
-        let mask = pattern.mask(&selection).map_err(LayerFault::Selection)?;
-        let k = pattern.k();
+    let least = selected.clone().filter(|&&value| value != 0.0).count();
+    if nonzero(&weights) != least + nonzero(restored) {
+        let mut mask = pattern.mask(&selection).map_err(LayerFault::Selection)?;
+        residue.iter().flat_map(Residue::elements).for_each(|(n, k, _)| mask.insert(n, k));
         let dropped = |at: &usize| weights[*at] != 0.0 && !mask.contains(at / k, at % k);
         if let Some(at) = (0..weights.len()).find(dropped) {
             return Err(LayerFault::Dropped { n: at / k, k: at % k, value: weights[at] });
         }
     }
-    let (kept, retained) = checked(entry, &weights, selected.count())?;
-    Ok(Pruned {
-        pattern,
-        selection,
-        packed: filled.map(Option::unwrap_or_default),
-        dtype,
-        retained,
-        kept,
-        residue: None,
-    })
+    let (kept, retained) = checked(entry, least + restored.len(), selected.count() + restored.len())?;
+    let packed = filled.map(Option::unwrap_or_default);
+    Ok(Pruned { pattern, selection, packed, dtype, retained, kept, residue })
 }
 
-fn mask(
-    layer: &str,
-    entry: &Entry,
-    pattern: Pattern,
-    selection: Selection,
-    views: &mut Views<'_>,
-) -> Result<PrunedMask, LayerFault> {
+fn mask(layer: &str, entry: &Entry, kept: PrunedMask, views: &mut Views<'_>) -> Result<PrunedMask, LayerFault> {
     for (field, there) in
         [("dtype", entry.dtype.is_some()), ("kept", entry.kept.is_some()), ("retained", entry.retained.is_some())]
     {
@@ -172,23 +168,22 @@ fn mask(
     }
     let tensor = format!("{layer}.mask");
     let view = views.remove(&tensor).ok_or_else(|| LayerFault::Missing { tensor: tensor.clone() })?;
-    let (n, k) = (pattern.n(), pattern.k());
+    let (n, k) = (kept.pattern.n(), kept.pattern.k());
     is(&tensor, &view, Dtype::BOOL, &[n, k])?;
-    let mask = pattern.mask(&selection).map_err(LayerFault::Selection)?;
+    let mask = kept.mask();
     for (at, &found) in view.bytes.iter().enumerate() {
         let expected = u8::from(mask.contains(at / k, at % k));
         if found != expected {
             return Err(LayerFault::Mask { tensor, n: at / k, k: at % k, expected, found });
         }
     }
-    Ok(PrunedMask { pattern, selection })
+    Ok(kept)
 }
 
 /// `kept` and `retained`. What fills a region that the mask needs no more of does not count as kept, and is zero; so the
-/// count lies between that of nonzero values and that of the selection.
-fn checked(entry: &Entry, values: &[f32], selected: usize) -> Result<(usize, f64), LayerFault> {
+/// count lies between that of nonzero values and that of the selection. What a residue restores counts in both.
+fn checked(entry: &Entry, nonzero: usize, selected: usize) -> Result<(usize, f64), LayerFault> {
     let kept = Entry::field("kept", entry.kept)?;
-    let nonzero = nonzero(values);
     if kept < nonzero || kept > selected {
         let expected = format!("{nonzero} to {selected}, as many as values that are not zero and as are selected");
         return Err(LayerFault::Field { field: "kept", expected, found: kept.to_string() });

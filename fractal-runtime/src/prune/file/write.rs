@@ -3,8 +3,8 @@
 use super::container::{self, METADATA, View, Views, size};
 use super::error::PrunedFileError;
 use super::metadata::{Entry, FORMAT, KEY, Kind, Metadata};
-use super::{PrunedFile, RawTensor, StoredWeight, levels};
-use crate::prune::{Pruned, PrunedMask};
+use super::{PrunedFile, RawTensor, StoredWeight, levels, residue};
+use crate::prune::{Pruned, PrunedMask, Residue};
 use fractal_dsl::DType;
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -12,6 +12,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+
+/// A tensor and its name.
+pub(super) type NamedView<'a> = (String, View<'a>);
 
 impl PrunedFile {
     /// The bytes of the file: equal ones for equal values.
@@ -51,10 +54,11 @@ impl PrunedFile {
             put(name.clone(), raw.view())?;
         }
         for (layer, weight) in &self.layers {
-            let (kind, pattern, selection) = match weight {
-                StoredWeight::Packed(pruned) => (Kind::Packed, pruned.pattern(), pruned.selection()),
-                StoredWeight::Dense(pruned) => (Kind::Dense, pruned.pattern(), pruned.selection()),
-                StoredWeight::Mask(mask) => (Kind::Mask, mask.pattern(), mask.selection()),
+            let of_pruned = |pruned: &Pruned| pruned.residue().map(Residue::places).cloned();
+            let (kind, pattern, selection, restored) = match weight {
+                StoredWeight::Packed(pruned) => (Kind::Packed, pruned.pattern(), pruned.selection(), of_pruned(pruned)),
+                StoredWeight::Dense(pruned) => (Kind::Dense, pruned.pattern(), pruned.selection(), of_pruned(pruned)),
+                StoredWeight::Mask(mask) => (Kind::Mask, mask.pattern(), mask.selection(), mask.restored.clone()),
             };
             let unwritable = |reason| PrunedFileError::Unwritable { layer: layer.clone(), reason };
             let mut entry = Entry::new(kind, pattern).map_err(unwritable)?;
@@ -71,6 +75,15 @@ impl PrunedFile {
             }
             for (tensor, view) in levels::write(layer, pattern, selection) {
                 put(tensor, view)?;
+            }
+            for (tensor, view) in restored.iter().flat_map(|places| residue::write(layer, places, pattern.k())) {
+                put(tensor, view)?;
+            }
+            if let StoredWeight::Packed(pruned) = weight
+                && let Some(residue) = pruned.residue()
+            {
+                let values = floats(pruned.dtype(), vec![residue.len()], residue.values());
+                put(residue::name(layer, "values"), values)?;
             }
             layers.insert(layer.clone(), entry);
         }
@@ -95,7 +108,7 @@ fn packed(pruned: &Pruned) -> View<'static> {
 
 fn dense(pruned: &Pruned) -> View<'static> {
     let (n, k) = (pruned.pattern().n(), pruned.pattern().k());
-    floats(pruned.dtype(), vec![n, k], &pruned.packed().unpack())
+    floats(pruned.dtype(), vec![n, k], &pruned.unpack())
 }
 
 fn booleans(mask: &PrunedMask) -> View<'static> {

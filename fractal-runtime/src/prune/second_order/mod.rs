@@ -18,6 +18,7 @@ mod sweep;
 
 pub use statistics::LayerStatistics;
 
+use super::method::fits;
 use super::{Curvature, PruneError, Pruned};
 use crate::tensor::Tensor;
 use factor::Factor;
@@ -57,7 +58,7 @@ pub struct Reconstructed {
     pub bias: Option<Vec<f32>>,
     /// Squared error of the layer's results on the calibration tokens, over their spread (their energy without a bias).
     pub error: f64,
-    /// The same for the best dense weights.
+    /// The same for the best weights before anything is dropped.
     pub least: f64,
 }
 
@@ -73,7 +74,9 @@ pub(super) fn measured(
         return Err(PruneError::Shape { found_n: statistics.n, found_k: statistics.k, n, k });
     }
     let problem = Problem::new(statistics, &weights, SecondOrder::default().damping, false);
-    let (error, least) = (problem.error(&kept, &weights), problem.error(&weights, &weights));
+    let mut best = vec![0.0; weights.len()];
+    problem.solve(&problem.dense(), &mut best, |_, _, _| ());
+    let (error, least) = (problem.error(&kept, &weights), problem.error(&best, &weights));
     Ok(Reconstructed { pruned, bias: None, error, least })
 }
 
@@ -94,10 +97,10 @@ impl SecondOrder {
         self.prune_within(pattern, weight, statistics, None)
     }
 
-    /// The same where all but `within` was dropped before.
+    /// The same where all but `within` was dropped before: none of that is kept unless the pattern cannot be filled otherwise.
     ///
     /// # Errors
-    /// As [`SecondOrder::prune`].
+    /// As [`SecondOrder::prune`]; [`PruneError::Shape`] for a mask of another shape.
     pub fn prune_within(
         &self,
         pattern: &Pattern,
@@ -105,16 +108,29 @@ impl SecondOrder {
         statistics: LayerStatistics,
         within: Option<&Mask>,
     ) -> Result<Reconstructed, PruneError> {
+        within.map_or(Ok(()), |within| fits(pattern, within))?;
         let (problem, weights) = self.problem(pattern, weight, statistics)?;
         let mut best = vec![0.0; weights.len()];
-        let first = within.map_or_else(|| problem.dense(), |mask| groups(&problem, mask));
-        let mut scores = self.solve(&problem, &first, &mut best, unit_columns(pattern)?);
+        // Where rows are too many and too long to be solved one by one, dense weights tell what matters.
+        let left = within.map(|within| groups(&problem, within)).filter(|groups| cost(groups) <= self.effort);
+        let mut scores =
+            self.solve(&problem, &left.unwrap_or_else(|| problem.dense()), &mut best, unit_columns(pattern)?);
+        if let Some(within) = within {
+            scores = within.apply(&scores)?;
+        }
         let least = problem.error(&best, &weights);
         let first_scores = scores.clone();
         // Stages of what is shared by rows.
         let finest = finest_of_rows(pattern)?;
         for stage in self.stages(&problem, pattern, finest)? {
-            let mask = stage.mask(&stage.project(&scores)?)?;
+            let mut mask = stage.mask(&stage.project(&scores)?)?;
+            if let Some(within) = within {
+                // A stage that keeps more than is left fills up with what was dropped.
+                mask = Mask::from_fn(mask.n(), mask.k(), |n, k| mask.contains(n, k) && within.contains(n, k));
+                if mask == *within {
+                    continue;
+                }
+            }
             scores = self.solve(&problem, &groups(&problem, &mask), &mut best, unit_columns(&stage)?);
         }
         let mut selection = pattern.project(&scores)?;
@@ -123,7 +139,7 @@ impl SecondOrder {
                 let mask = coarse_mask(pattern, &selection)?;
                 self.solve(&problem, &groups(&problem, &mask), &mut best, 1);
             }
-            let kept = sweep::sweep(&problem, pattern, &selection, step, &best);
+            let kept = sweep::sweep(&problem, pattern, &selection, step, &best, within);
             *selection.levels.last_mut().expect("the finest skip has a level") = Level::Kept(kept);
         }
         let mask = pattern.mask(&selection)?;
@@ -289,8 +305,7 @@ impl SecondOrder {
     /// The best weights on a mask.
     fn fit(&self, problem: &Problem, mask: &Mask, start: &[f32]) -> Vec<f32> {
         let groups = groups(problem, mask);
-        let cost: f64 = groups.iter().map(|g| (g.support.len() as f64).powi(3) / 3.0).sum();
-        if cost <= self.effort {
+        if cost(&groups) <= self.effort {
             let mut fitted = vec![0.0; start.len()];
             problem.solve(&groups, &mut fitted, |_, _, _| ());
             return fitted;
@@ -317,6 +332,11 @@ fn solved_before(pattern: &Pattern, selection: &Selection, step: usize, best: &[
         same &= there == places.len() && places.iter().all(|&(column, _, _)| best[row * k + column] != 0.0);
     });
     same
+}
+
+/// Floating-point operations that solving on groups takes, about.
+fn cost(groups: &[Group]) -> f64 {
+    groups.iter().map(|group| (group.support.len() as f64).powi(3) / 3.0).sum()
 }
 
 /// The groups of a mask's rows.

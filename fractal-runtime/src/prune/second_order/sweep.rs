@@ -4,7 +4,7 @@
 use super::factor::Factor;
 use super::problem::Problem;
 use faer::Par;
-use fractal_dsl::pattern::{Kept, Pattern, Selection, Step};
+use fractal_dsl::pattern::{Kept, Mask, Pattern, Selection, Step};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
@@ -17,6 +17,9 @@ const LONGEST: usize = 32;
 
 /// One row's columns in the order of the sweep: (column, region, iteration).
 type Places = Vec<(usize, usize, usize)>;
+
+/// Columns in the order of the sweep, and the rows that have them: rows that share a factor.
+type Tile = (Vec<usize>, Vec<(usize, Places)>);
 
 /// Whether the finest skip chooses a few single columns of one row each time, so many in every region.
 pub(super) fn finest_of_rows(pattern: &Pattern, selection: &Selection) -> Option<usize> {
@@ -38,15 +41,23 @@ pub(super) fn finest_of_rows(pattern: &Pattern, selection: &Selection) -> Option
     single.then_some(step)
 }
 
-/// Chooses the level of `step`, the finest skip, from weights \[n, k\] that are best on what the levels of `selection` before it keep.
-pub(super) fn sweep(problem: &Problem, pattern: &Pattern, selection: &Selection, step: usize, weights: &[f32]) -> Kept {
+/// Chooses the level of `step`, the finest skip, from weights \[n, k\] that are best on what the levels of `selection` before it keep; of
+/// those outside `within` only what a region cannot be filled without.
+pub(super) fn sweep(
+    problem: &Problem,
+    pattern: &Pattern,
+    selection: &Selection,
+    step: usize,
+    weights: &[f32],
+    within: Option<&Mask>,
+) -> Kept {
     let k = problem.k;
     let Step::Skip { axis, per, .. } = &pattern.steps()[step] else { unreachable!("a skip, as found") };
     let (regions, len) = (pattern.regions(per), pattern.axis(*axis).len);
     let most = pattern.kept_per_region(step).unwrap_or(len);
     // Rows with the same columns in the same order share a factor.
     let mut orders: HashMap<Vec<usize>, usize> = HashMap::new();
-    let mut tiles: Vec<(Vec<usize>, Vec<(usize, Places)>)> = Vec::new();
+    let mut tiles: Vec<Tile> = Vec::new();
     pattern.for_each_place(selection, step, |row, places| {
         let mut places = places.to_vec();
         places.sort_by_key(|&(column, region, iteration)| (region, iteration, column));
@@ -58,9 +69,10 @@ pub(super) fn sweep(problem: &Problem, pattern: &Pattern, selection: &Selection,
         tiles[at].1.push((row, places));
     });
     let par = if tiles.len() >= 2 * rayon::current_num_threads() { Par::Seq } else { Par::rayon(0) };
-    let one = |(columns, rows): &(Vec<usize>, Vec<(usize, Places)>)| {
+    let one = |(columns, rows): &Tile| {
         let upper = upper_factor(problem, columns, par);
-        let chunks = rows.par_chunks(ROWS).map(|rows| rows_of_tile(&upper, columns.len(), rows, weights, k, most));
+        let chunks =
+            rows.par_chunks(ROWS).map(|rows| rows_of_tile(&upper, columns.len(), rows, (weights, k), most, within));
         chunks.flatten().collect::<Vec<(usize, u32)>>()
     };
     let mut chosen: Vec<(usize, u32)> = tiles.par_iter().flat_map_iter(one).collect();
@@ -86,9 +98,9 @@ fn rows_of_tile(
     upper: &[f64],
     len: usize,
     rows: &[(usize, Places)],
-    weights: &[f32],
-    k: usize,
+    (weights, k): (&[f32], usize),
     most: usize,
+    within: Option<&Mask>,
 ) -> Vec<(usize, u32)> {
     let mut chosen = Vec::new();
     let values = |(row, places): &(usize, Places)| {
@@ -100,14 +112,17 @@ fn rows_of_tile(
     let mut keep = vec![false; len];
     for begin in (0..len).step_by(BLOCK) {
         let end = (begin + BLOCK).min(len);
-        for ((at, (_, places)), w) in rows.iter().enumerate().zip(current.chunks_exact_mut(len)) {
+        for ((at, (row, places)), w) in rows.iter().enumerate().zip(current.chunks_exact_mut(len)) {
             for j in begin..end {
                 let region = places[j].1;
                 if j == 0 || places[j - 1].1 != region {
                     // A region that goes on in the next block is chosen by what is known now.
                     let last = places[j..].iter().take_while(|p| p.1 == region).count() + j;
-                    let mut ranked: Vec<(f64, usize)> =
-                        (j..last).map(|i| ((w[i] / upper[i * len + i]).powi(2), i)).collect();
+                    let score = |i: usize| match within {
+                        Some(within) if !within.contains(*row, places[i].0) => -1.0,
+                        _ => (w[i] / upper[i * len + i]).powi(2),
+                    };
+                    let mut ranked: Vec<(f64, usize)> = (j..last).map(|i| (score(i), i)).collect();
                     ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                     ranked.iter().enumerate().for_each(|(rank, &(_, i))| keep[i] = rank < most);
                     chosen.extend((j..last).filter(|&i| keep[i]).map(|i| (region, places[i].2 as u32)));

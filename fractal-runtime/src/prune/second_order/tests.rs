@@ -158,6 +158,88 @@ fn inputs_that_are_dead_alike_or_huge_are_no_trouble() {
     }
 }
 
+/// What was dropped before is not kept again, whatever stages there are.
+#[test]
+fn pruning_goes_on_within_what_is_kept() {
+    let (w, statistics, _, _) = layer(DType::F32);
+    let inside =
+        |mask: &Mask, of: &Mask| (0..SHAPE.0).all(|n| (0..SHAPE.1).all(|k| !mask.contains(n, k) || of.contains(n, k)));
+    for name in ["tw:16", "ew", "bw:16x8", "vw:16", "tw-global:16", "tvw:16"] {
+        let at = |keep| name.parse::<Named>().unwrap().pattern(SHAPE.0, SHAPE.1, keep).unwrap();
+        let wide = if name == "tvw:16" {
+            "tw:16".parse::<Named>().unwrap().pattern(SHAPE.0, SHAPE.1, 0.625).unwrap()
+        } else {
+            at(0.5)
+        };
+        let settings = SecondOrder::default();
+        let first = settings.prune(&wide, &w, statistics.clone()).unwrap().pruned.mask();
+        let next = settings.prune_within(&at(0.25), &w, statistics.clone(), Some(&first)).unwrap();
+        assert!(inside(&next.pruned.mask(), &first), "{name}");
+        let cheap = SecondOrder { effort: 0.0, ..SecondOrder::default() };
+        let near = cheap.prune_within(&at(0.25), &w, statistics.clone(), Some(&first)).unwrap();
+        assert!(inside(&near.pruned.mask(), &first), "{name} with little effort");
+        let free = settings.prune(&at(0.25), &w, statistics.clone()).unwrap();
+        assert_eq!(next.pruned.kept(), free.pruned.kept(), "{name}");
+        assert!(next.error < 1.3 * free.error, "{name}: {} within, {} freely", next.error, free.error);
+        let by_size = crate::prune::Method::Magnitude;
+        let next = by_size.prune_within(&at(0.25), &w, statistics.clone(), Some(&first)).unwrap();
+        assert!(inside(&next.pruned.mask(), &first), "{name} by magnitude");
+    }
+    // N of M once more: the same is left.
+    for name in ["2:4", "vw:16"] {
+        let pattern = name.parse::<Named>().unwrap().pattern(SHAPE.0, SHAPE.1, 0.5).unwrap();
+        let first = SecondOrder::default().prune(&pattern, &w, statistics.clone()).unwrap().pruned;
+        let again = SecondOrder::default().prune_within(&pattern, &w, statistics.clone(), Some(&first.mask())).unwrap();
+        assert!(again.pruned.mask() == first.mask(), "{name}");
+    }
+    let small = Mask::empty(3, 4);
+    let pattern = "tw:16".parse::<Named>().unwrap().pattern(SHAPE.0, SHAPE.1, 0.5).unwrap();
+    for method in [crate::prune::Method::Magnitude, crate::prune::Method::SecondOrder(SecondOrder::default())] {
+        let error = method.prune_within(&pattern, &w, statistics.clone(), Some(&small)).unwrap_err();
+        assert_eq!(error.to_string(), "prune: the weight is 3x4; the pattern is for 48x64");
+    }
+}
+
+/// Of other methods, too, the least error is that of the best dense weights.
+#[test]
+fn the_least_error_is_that_of_fitted_dense_weights() {
+    let (n, k, m) = SHAPE;
+    let w = Tensor::from_f32(DType::F32, n, k, &scattered(n * k, 5)).unwrap();
+    let (x, other) = (inputs(k, m, 9), scattered(n * k, 6));
+    // Results that other weights make.
+    let mut statistics = LayerStatistics::new(n, k);
+    statistics.add(&x, &product(&other, &x, n, k, m)).unwrap();
+    let pattern = "tw:16".parse::<Named>().unwrap().pattern(n, k, 0.5).unwrap();
+    let made = crate::prune::Method::Magnitude.prune(&pattern, &w, statistics).unwrap();
+    assert!(made.least < 0.05 && made.error > 0.5, "{} and {}", made.least, made.error);
+}
+
+/// By hand, optimised: `cargo test --release -p fractal-runtime --lib a_wide_layer -- --ignored --nocapture`.
+#[test]
+#[ignore = "a minute of time"]
+fn a_wide_layer_is_pruned_in_time() {
+    let (n, k, m) = (1024, 1024, 4096);
+    let w = Tensor::from_f32(DType::F32, n, k, &scattered(n * k, 5)).unwrap();
+    // Each input depends on those beside it.
+    let noise = scattered(k * m, 9);
+    let x: Vec<f32> = (0..k * m).map(|at| noise[at] + 0.7 * noise[(at + m) % (k * m)]).collect();
+    let t = scattered(n * m, 10);
+    let begin = std::time::Instant::now();
+    let mut statistics = LayerStatistics::new(n, k);
+    (0..4).for_each(|_| statistics.add(&x, &t).unwrap());
+    println!("statistics of {} tokens: {:?}", 4 * m, begin.elapsed());
+    for name in ["tw:64", "bw:64x64", "2:4", "tvw:64", "ew"] {
+        let keep = if name == "tvw:64" { 0.25 } else { 0.5 };
+        let pattern = name.parse::<Named>().unwrap().pattern(n, k, keep).unwrap();
+        let statistics = statistics.clone();
+        let begin = std::time::Instant::now();
+        let made = SecondOrder::default().prune(&pattern, &w, statistics).unwrap();
+        let took = begin.elapsed();
+        println!("{name}: {took:?}, error {:.4}", made.error);
+        assert!(took.as_secs() < 300, "{name}: {took:?}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_told() {
     let (w, mut statistics, x, _) = layer(DType::F32);
