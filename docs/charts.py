@@ -12,7 +12,8 @@ In the Markdown, what stands between two comments is replaced:
 
 `speedups` is a table with a column for each pattern, `bounds` one of the parts of their bounds that they reach, `times` one of
 microseconds; the last row of `speedups` is their geometric mean. `chart` makes a picture and a link to it: `file=NAME.svg` says
-where, `title=…` what the link says (with `_` for blanks). Several files are read one after the other; of rows of the same
+where, `title=…` what the link says (with `_` for blanks). `retrieval` is the table of rows of `prune study`, `trade` a picture of their best
+recall@1 over the speed of the same patterns in rows of bench. Several files are read one after the other; of rows of the same
 layer, pattern and sparsity the last one counts. Left out, a filter lets everything pass; `epilogue` is none if it is left out.
 """
 import json
@@ -24,7 +25,7 @@ from html import escape
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-MARKED = re.compile(r"<!-- (speedups|bounds|times|chart): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (speedups|bounds|times|chart|retrieval|trade): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 PANEL_WIDTH, ROW_HEIGHT, BAR_HEIGHT = 360, 16, 11
 LEFT, TOP, GAP = 150, 64, 24
 COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000"]
@@ -197,6 +198,77 @@ def chart(rows):
     return "\n".join(parts + ["</svg>", ""])
 
 
+# Pruned models on the task.
+
+
+def study(files):
+    """The dense row and the others of a study."""
+    rows = [row for file in files for row in read(file) if "recall" in row]
+    dense = [row for row in rows if row["pattern"] == "dense"]
+    if len(dense) != 1 or len(rows) < 2:
+        raise ValueError(f"{', '.join(files)}: expected one dense row and others")
+    return dense[0], [row for row in rows if row["pattern"] != "dense"]
+
+
+def retrieval(files):
+    dense, rows = study(files)
+    lines = [
+        "| pattern | sparsity | method | recall@1 | loss, points | MRR | cosine | retained | s to prune | CPU | GPU us (dense) |",
+        "|---" * 11 + "|",
+        f'| dense | | | {dense["recall"] * 100:.2f} | | {dense["mrr"]:.4f} | 1 | | | 1.00 | |',
+    ]
+    for row in rows:
+        retained = f'{row["retained"] * 100:.1f} %' if "retained" in row else "-"
+        cpu = f'{row["cpu_speedup"]:.2f}' if "cpu_speedup" in row else "-"
+        gpu = f'{row["gpu_us"]:.0f} ({row["gpu_dense_us"]:.0f})' if "gpu_us" in row else "-"
+        lines.append(
+            f'| {row["pattern"]} | {row["sparsity"] * 100:.0f} % | {row["method"]} | {row["recall"] * 100:.2f} '
+            f'| {row["loss"] * 100:.2f} ± {row["loss_half_width"] * 100:.2f} | {row["mrr"]:.4f} | {row["cosine"]:.3f} '
+            f'| {retained} | {row["prune_seconds"]:.0f} | {cpu} | {gpu} |'
+        )
+    return "\n".join(lines)
+
+
+def trade(files):
+    """Best recall@1 of each pattern over its speed on a large layer."""
+    dense, rows = study([file for file in files if "pruning_final" in file])
+    speed = {(row["pattern"], row["sparsity"]): row["speedup"] for file in files for row in read(file) if "speedup" in row}
+    best = {}
+    for row in rows:
+        key = (row["pattern"], row["sparsity"])
+        if key in speed and row["recall"] > best.get(key, {"recall": 0})["recall"]:
+            best[key] = row
+    width, height, left, top = 560, 340, 60, 40
+    low, high, fastest = 0.6, 0.86, 3.5
+    at = lambda x, y: (left + (x - 0.8) / (fastest - 0.8) * (width - left - 20), top + (high - y) / (high - low) * (height - top - 50))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        text(left, 20, "recall@1 of pruned MiniLM over the speed of its pattern (f16, 4096/4096/4096)", size=12, weight="bold"),
+        text(width - 20, height - 12, "times as fast as cuBLASLt's fastest dense kernel", anchor="end"),
+    ]
+    for tick in (60, 65, 70, 75, 80, 85):
+        _, y = at(1, tick / 100)
+        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" stroke="#dddddd"/>')
+        parts.append(text(left - 6, y + 4, f"{tick} %", anchor="end"))
+    for tick in (1, 1.5, 2, 2.5, 3, 3.5):
+        x, _ = at(tick, low)
+        parts.append(text(x, height - 32, f"{tick:g}", anchor="middle"))
+    points = [(1.0, dense["recall"], "dense", "#000000")]
+    for (pattern, sparsity), row in best.items():
+        colour = COLOURS[0] if abs(sparsity - 0.5) < 1e-6 else COLOURS[1]
+        points.append((speed[(pattern, sparsity)], row["recall"], f"{pattern}, {sparsity * 100:.0f} %", colour))
+    for x, y, name, colour in points:
+        px, py = at(x, y)
+        parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{colour}"/>')
+        parts.append(text(px + 7, py - 5, name, size=10))
+    # What nothing beats in both.
+    front = [p for p in points if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in points)]
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (at(p[0], p[1]) for p in sorted(front)))
+    parts.append(f'<polyline points="{path}" fill="none" stroke="#888888" stroke-dasharray="4 3"/>')
+    return "\n".join(parts + ["</svg>", ""])
+
+
 # Files.
 
 
@@ -215,6 +287,11 @@ def made(page):
             rows = rows_of(sources, options)
             files[page.parent / options["file"]] = chart(rows)
             body = f'[{options.get("title", options["file"]).replace("_", " ")}]({options["file"]})'
+        elif kind == "trade":
+            files[page.parent / options["file"]] = trade(sources)
+            body = f'![{options.get("title", options["file"]).replace("_", " ")}]({options["file"]})'
+        elif kind == "retrieval":
+            body = retrieval(sources)
         else:
             body = table(kind, sources, options)
         return f"<!-- {kind}: {match.group(2)} -->\n{body}\n<!-- end -->"

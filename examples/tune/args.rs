@@ -104,7 +104,7 @@ pub struct Model {
     #[arg(long, default_value_t = 0.5)]
     pub sparsity: f64,
     /// What calibration tells about the layers' inputs, as the example prune writes it with --scores: importance is then second-order
-    /// instead of by magnitude
+    /// instead of by magnitude, and every layer drops --sparsity of its weights
     #[arg(long, value_name = "FILE")]
     pub scores: Option<PathBuf>,
     /// Tokens a call

@@ -85,7 +85,9 @@ fn layers(model: &BertModel, dtype: DType, keep: f64, calibrated: Option<&Path>)
         layers.push(Work { name, tensor, scores, floor: 0.0 });
     }
     let floors = floors(&layers.iter().map(|layer| layer.scores.clone()).collect::<Vec<_>>(), keep);
-    layers.iter_mut().zip(floors).for_each(|(layer, floor)| layer.floor = floor);
+    if calibrated.is_none() {
+        layers.iter_mut().zip(floors).for_each(|(layer, floor)| layer.floor = floor);
+    }
     Ok(layers)
 }
 
@@ -117,7 +119,9 @@ fn tuned(args: &Model, tuner: &Tuner, model: &BertModel, layers: &[Work]) -> Res
             epilogue: model.epilogue(&layer.name)?.steps(),
             layouts: (Layout::FeatureMajor, Layout::FeatureMajor),
         };
-        let tuned = tuner.tune(&problem, Goal::Retained(layer.floor), &settings, &mut |_| {
+        // Second-order scores are squares: what a threshold over all layers leaves of them, few patterns retain.
+        let goal = if args.scores.is_some() { Goal::Sparsity(args.sparsity) } else { Goal::Retained(layer.floor) };
+        let tuned = tuner.tune(&problem, goal, &settings, &mut |_| {
             bar.tick();
             !ended()
         })?;
