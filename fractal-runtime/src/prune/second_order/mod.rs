@@ -45,7 +45,7 @@ pub struct SecondOrder {
 
 impl Default for SecondOrder {
     fn default() -> SecondOrder {
-        SecondOrder { damping: 0.01, stages: 6, bias: true, update: true, effort: 3e12 }
+        SecondOrder { damping: 0.01, stages: 6, bias: true, update: true, effort: 1e12 }
     }
 }
 

@@ -214,32 +214,6 @@ fn the_least_error_is_that_of_fitted_dense_weights() {
     assert!(made.least < 0.05 && made.error > 0.5, "{} and {}", made.least, made.error);
 }
 
-/// By hand, optimised: `cargo test --release -p fractal-runtime --lib a_wide_layer -- --ignored --nocapture`.
-#[test]
-#[ignore = "a minute of time"]
-fn a_wide_layer_is_pruned_in_time() {
-    let (n, k, m) = (1024, 1024, 4096);
-    let w = Tensor::from_f32(DType::F32, n, k, &scattered(n * k, 5)).unwrap();
-    // Each input depends on those beside it.
-    let noise = scattered(k * m, 9);
-    let x: Vec<f32> = (0..k * m).map(|at| noise[at] + 0.7 * noise[(at + m) % (k * m)]).collect();
-    let t = scattered(n * m, 10);
-    let begin = std::time::Instant::now();
-    let mut statistics = LayerStatistics::new(n, k);
-    (0..4).for_each(|_| statistics.add(&x, &t).unwrap());
-    println!("statistics of {} tokens: {:?}", 4 * m, begin.elapsed());
-    for name in ["tw:64", "bw:64x64", "2:4", "tvw:64", "ew"] {
-        let keep = if name == "tvw:64" { 0.25 } else { 0.5 };
-        let pattern = name.parse::<Named>().unwrap().pattern(n, k, keep).unwrap();
-        let statistics = statistics.clone();
-        let begin = std::time::Instant::now();
-        let made = SecondOrder::default().prune(&pattern, &w, statistics).unwrap();
-        let took = begin.elapsed();
-        println!("{name}: {took:?}, error {:.4}", made.error);
-        assert!(took.as_secs() < 300, "{name}: {took:?}");
-    }
-}
-
 #[test]
 fn what_does_not_fit_is_told() {
     let (w, mut statistics, x, _) = layer(DType::F32);
