@@ -158,6 +158,21 @@ fn a_nest_is_chosen_for_what_its_levels_leave() {
     assert!((retained(&pattern, &scores, Effort::Quick) - 64.0 * 1.7).abs() < 1e-4);
 }
 
+/// A choice among thousands of columns below another one: exchanges of all with all would take hours.
+#[test]
+fn wide_choices_end_soon() {
+    for (n, k, first, second) in [(64, 1024, 512, 256), (96, 640, 100, 50), (272, 300, 120, 3)] {
+        let mut b = PatternBuilder::new(n, k).unwrap();
+        let left = b.skip(AxisId::K, &[], Keep::Count(first)).unwrap();
+        b.skip(left, &[AxisId::N], Keep::Count(second)).unwrap();
+        let (pattern, scores) = (b.build(), normal(n * k, 5));
+        let begin = std::time::Instant::now();
+        let quick = retained(&pattern, &scores, Effort::Quick);
+        assert!(begin.elapsed().as_secs() < 20, "{n} x {k}, {first} and {second}: {:?}", begin.elapsed());
+        assert!(quick >= retained(&pattern, &scores, Effort::Greedy));
+    }
+}
+
 #[test]
 fn rows_find_the_tile_that_they_share_columns_with() {
     // Rows of four kinds in turn, with some noise.

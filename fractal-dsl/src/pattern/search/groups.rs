@@ -17,6 +17,10 @@ const ROUNDING: f32 = 4e-6;
 /// Rounds of exchanges of one cluster, at most.
 const ROUNDS: usize = 64;
 
+/// Groups of more columns stay as they are: work and memory of a cluster grow with the square of their width, and what the
+/// greedy choice loses falls with it.
+const WIDEST: usize = 128;
+
 /// Scores of columns, each in every context: column j at `values[j * height..]`.
 #[derive(Clone, Copy)]
 pub(super) struct Columns<'a> {
@@ -51,7 +55,7 @@ impl Columns<'_> {
 
     /// What a group retains.
     pub(super) fn retained(&self, group: &[u32], most: usize) -> f32 {
-        pulp::Arch::new().dispatch(Best { columns: *self, group, most, thresholds: &mut [] })
+        Best { columns: *self, group, most, least: &mut [], next: &mut [] }.sum()
     }
 
     /// The sum of what groups retain.
@@ -67,12 +71,45 @@ impl Columns<'_> {
     }
 }
 
-/// Sums over contexts of the `most` greatest of a group; leaves the least of those in `thresholds`, where there is room.
+/// Sums over contexts of the `most` greatest of a group. Where there is room, each context leaves the least of those in
+/// `least` and the greatest of the others in `next`.
 struct Best<'a> {
     columns: Columns<'a>,
     group: &'a [u32],
     most: usize,
-    thresholds: &'a mut [f32],
+    least: &'a mut [f32],
+    next: &'a mut [f32],
+}
+
+/// Up to so many scores are ranked in their places; of more, the greatest are selected context by context.
+const RANKED: usize = 8;
+
+impl Best<'_> {
+    fn sum(self) -> f32 {
+        if self.most > RANKED { self.selected() } else { pulp::Arch::new().dispatch(self) }
+    }
+
+    fn selected(self) -> f32 {
+        let most = self.most.min(self.group.len());
+        if most == 0 {
+            return 0.0;
+        }
+        let (mut scores, mut sum) = (Vec::with_capacity(self.group.len()), 0.0);
+        let (mut least_of_all, mut next_of_all) = (self.least.iter_mut(), self.next.iter_mut());
+        for context in 0..self.columns.height {
+            scores.clear();
+            scores.extend(self.group.iter().map(|&j| self.columns.column(j)[context]));
+            let (greater, &mut least, others) = scores.select_nth_unstable_by(most - 1, |a, b| b.total_cmp(a));
+            sum += greater.iter().sum::<f32>() + least;
+            if let Some(to) = least_of_all.next() {
+                *to = least;
+            }
+            if let Some(to) = next_of_all.next() {
+                *to = others.iter().copied().fold(f32::NEG_INFINITY, greatest);
+            }
+        }
+        sum
+    }
 }
 
 impl pulp::WithSimd for Best<'_> {
@@ -80,44 +117,68 @@ impl pulp::WithSimd for Best<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) -> f32 {
-        let most = self.most.min(self.group.len());
-        let mut sums = [0.0f32; LANES];
-        let (kept, _) = self.thresholds.as_chunks_mut::<LANES>();
-        let mut kept = kept.iter_mut();
-        // The common number has its places in registers.
-        if most == 2 {
-            for at in 0..self.columns.height / LANES {
-                let (mut first, mut second) = ([f32::NEG_INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-                for &j in self.group {
-                    let mut column = self.columns.chunks(j)[at];
-                    rank(&mut first, &mut column);
-                    rank(&mut second, &mut column);
-                }
-                for lane in 0..LANES {
-                    sums[lane] += first[lane] + second[lane];
-                }
-                if let Some(kept) = kept.next() {
-                    *kept = second;
-                }
-            }
-            return sums.iter().sum();
+        match self.most.min(self.group.len()) {
+            // The common number has its places in registers.
+            2 => self.ranked([[0.0; LANES]; 2]),
+            most => self.ranked(vec![[0.0; LANES]; most]),
         }
-        let mut best = vec![[f32::NEG_INFINITY; LANES]; most];
+    }
+}
+
+impl Best<'_> {
+    #[inline(always)]
+    fn ranked(self, mut best: impl AsMut<[[f32; LANES]]>) -> f32 {
+        let best = best.as_mut();
+        let mut sums = [0.0f32; LANES];
+        let (mut least, mut next) = (self.least.as_chunks_mut().0.iter_mut(), self.next.as_chunks_mut().0.iter_mut());
         for at in 0..self.columns.height / LANES {
             best.fill([f32::NEG_INFINITY; LANES]);
+            let mut other = [f32::NEG_INFINITY; LANES];
             for &j in self.group {
                 let mut column = self.columns.chunks(j)[at];
-                for place in &mut best {
+                for place in best.iter_mut() {
                     rank(place, &mut column);
                 }
+                rank(&mut other, &mut column);
             }
-            for place in &best {
+            for place in best.iter() {
                 for lane in 0..LANES {
                     sums[lane] += place[lane];
                 }
             }
-            if let Some(kept) = kept.next() {
-                *kept = best.last().copied().unwrap_or([0.0; LANES]);
+            if let Some(to) = least.next() {
+                *to = best.last().copied().unwrap_or([0.0; LANES]);
+            }
+            if let Some(to) = next.next() {
+                *to = other;
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+/// For a group without `column`: `thresholds` becomes each context's `most`-th greatest score, where those of the whole group
+/// are `least` and the ones after them `next`; the result is how much less such a group retains.
+struct Without<'a> {
+    column: &'a [f32],
+    least: &'a [f32],
+    next: &'a [f32],
+    thresholds: &'a mut [f32],
+}
+
+impl pulp::WithSimd for Without<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> f32 {
+        let mut sums = [0.0f32; LANES];
+        let (column, least) = (self.column.as_chunks::<LANES>().0, self.least.as_chunks::<LANES>().0);
+        let (next, thresholds) = (self.next.as_chunks::<LANES>().0, self.thresholds.as_chunks_mut::<LANES>().0);
+        for (((v, least), next), to) in column.iter().zip(least).zip(next).zip(thresholds) {
+            for lane in 0..LANES {
+                let kept = v[lane] >= least[lane];
+                to[lane] = if kept { next[lane] } else { least[lane] };
+                sums[lane] += if kept { v[lane] - next[lane] } else { 0.0 };
             }
         }
         sums.iter().sum()
@@ -213,11 +274,11 @@ pub(super) fn improve(
     patience: Patience,
     seed: u64,
 ) {
-    if groups.len() < 2 && spare.is_empty() {
+    let size = groups.iter().map(Vec::len).max().unwrap_or(1).max(1);
+    if (groups.len() < 2 && spare.is_empty()) || size > WIDEST {
         return;
     }
     let mut random = Random(seed);
-    let size = groups.iter().map(Vec::len).max().unwrap_or(1).max(1);
     let clusters = groups.len().div_ceil((patience.cluster / size).max(2));
     let (mut numbers, mut spares): (Vec<usize>, Vec<usize>) = ((0..groups.len()).collect(), (0..spare.len()).collect());
     for _ in 0..patience.phases {
@@ -313,22 +374,29 @@ impl<'a> Cluster<'a> {
 
     /// Computes what group `g` retains with every column in each of its slots.
     fn refresh(&mut self, g: usize) {
-        let all = self.at.len();
-        let mut thresholds = vec![0.0; self.columns.height];
-        for slot in self.begin[g]..self.begin[g + 1] {
-            let others: Vec<u32> = self.group(g).iter().copied().filter(|&j| j != self.at[slot]).collect();
-            let best = Best { columns: self.columns, group: &others, most: self.most, thresholds: &mut thresholds };
-            let base = pulp::Arch::new().dispatch(best);
-            let gains = &mut self.with[slot * all..][..all];
-            if others.len() < self.most {
-                // All are kept.
-                for (gain, &j) in gains.iter_mut().zip(&self.at) {
-                    *gain = base + self.columns.column(j).iter().sum::<f32>();
-                }
-            } else {
-                let (columns, which) = (self.columns, &self.at[..]);
-                pulp::Arch::new().dispatch(Excess { columns, which, thresholds: &thresholds, base, gains });
+        let (columns, all, height) = (self.columns, self.at.len(), self.columns.height);
+        let slots = self.begin[g]..self.begin[g + 1];
+        if slots.len() <= self.most {
+            // All are kept.
+            let sums: Vec<f32> = self.at.iter().map(|&j| columns.column(j).iter().sum()).collect();
+            let whole: f32 = sums[slots.clone()].iter().sum();
+            for slot in slots {
+                let others = whole - sums[slot];
+                self.with[slot * all..][..all].iter_mut().zip(&sums).for_each(|(with, sum)| *with = others + sum);
             }
+            return;
+        }
+        let [mut least, mut next, mut thresholds] = [(); 3].map(|()| vec![0.0; height]);
+        let best =
+            Best { columns, group: &self.at[slots.clone()], most: self.most, least: &mut least, next: &mut next };
+        let whole = best.sum();
+        for slot in slots {
+            let column = columns.column(self.at[slot]);
+            let arch = pulp::Arch::new();
+            let less = arch.dispatch(Without { column, least: &least, next: &next, thresholds: &mut thresholds });
+            let gains = &mut self.with[slot * all..][..all];
+            let (which, thresholds) = (&self.at[..], &thresholds[..]);
+            arch.dispatch(Excess { columns, which, thresholds, base: whole - less, gains });
         }
     }
 
