@@ -32,6 +32,9 @@ pub struct Inputs {
     /// Packages whose descriptions calibrate, at most
     #[arg(long, value_name = "PACKAGES", default_value_t = 600, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub calibration: u32,
+    /// Packages of the part `training` that distillation sees beside those, at most
+    #[arg(long, value_name = "PACKAGES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub training: u32,
     /// Threads [default: all cores]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -101,6 +104,12 @@ pub struct Study {
     /// Passes of distillation
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub epochs: u32,
+    /// Greatest learning rate of distillation
+    #[arg(long, default_value_t = 1e-4)]
+    pub rate: f32,
+    /// Weight of the similarities between texts in distillation, beside that of the embeddings
+    #[arg(long, default_value_t = 0.1)]
+    pub relation: f32,
     /// Also time the model's linear layers on the GPU, in f16
     #[arg(long)]
     pub gpu: bool,

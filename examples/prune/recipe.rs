@@ -21,7 +21,7 @@ use fractal::pattern::{Named, Pattern};
 use fractal::runtime::prune::budget;
 use fractal::runtime::tune::Recipe as Tuned;
 use fractal::runtime::{Method, SecondOrder, Taylor};
-use fractal_runtime::model::{BertModel, LayerPlan, contrastive};
+use fractal_runtime::model::{BertModel, DistillSettings, LayerPlan, contrastive};
 use serde::Deserialize;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -69,8 +69,13 @@ pub struct Recipe {
     pub stages: usize,
     /// A tuned recipe, as `tune model --recipe` writes it, whose patterns are taken.
     pub tuned: Option<PathBuf>,
-    /// Passes over the calibration sentences in which what is kept is trained towards the dense embeddings.
+    /// Passes over the calibration's and the training's sentences in which what is kept is trained towards the dense
+    /// embeddings.
     pub distill: usize,
+    /// Greatest learning rate of that.
+    pub rate: f32,
+    /// Weight of the similarities between texts beside that of the embeddings.
+    pub relation: f32,
     pub layer: Vec<Entry>,
 }
 
@@ -102,6 +107,8 @@ impl Default for Recipe {
             stages: usual.stages,
             tuned: None,
             distill: 0,
+            rate: DistillSettings::default().learning_rate,
+            relation: DistillSettings::default().relation,
             layer: Vec::new(),
         }
     }
@@ -150,6 +157,14 @@ impl Recipe {
                 "least and most: expected parts above 0 and up to 1, and of 1 and more, found {found}"
             )
             .into());
+        }
+        if !(self.rate > 0.0 && self.rate.is_finite()) {
+            return Err(format!("rate: expected a number above 0, such as 0.0001, found {}", self.rate).into());
+        }
+        if !(self.relation >= 0.0 && self.relation.is_finite()) {
+            return Err(
+                format!("relation: expected a number of at least 0, such as 0.1, found {}", self.relation).into()
+            );
         }
         self.dtype()?;
         if self.pattern.is_none() && self.layer.is_empty() && self.tuned.is_none() {
@@ -360,6 +375,8 @@ mod tests {
             ("pattern = \"tw:64\"\nsparsity = 1.0", "from 0 to below 1"),
             ("pattern = \"tw:64\"\nsteps = 0", "expected 1 to 64"),
             ("pattern = \"tw:64\"\ndamping = 0.0", "above 0"),
+            ("pattern = \"tw:64\"\nrate = -1.0", "rate: expected a number above 0"),
+            ("pattern = \"tw:64\"\nrelation = nan", "relation: expected a number of at least 0"),
             ("pattern = \"tw:64\"\ndtype = \"f64\"", "expected f32, f16 or bf16, found `f64`"),
             ("patern = \"tw:64\"", "unknown field"),
             ("method = \"wanda\"", "unknown variant"),

@@ -23,6 +23,8 @@ pub struct Loaded {
     pub tokenizer: tokenizers::Tokenizer,
     /// Of the calibration: short and long texts in turns, where they are packages.
     pub sentences: Vec<Vec<u32>>,
+    /// What distillation sees beside those.
+    pub training: Vec<Vec<u32>>,
 }
 
 /// Model, tokenizer and calibration texts.
@@ -46,7 +48,11 @@ pub fn load(inputs: &Inputs, sentences: Option<&Path>) -> Result<Loaded> {
             tokens::encode(&tokenizer, &lines)?
         }
     };
-    Ok(Loaded { model: BertModel::load(&inputs.weights)?, tokenizer, sentences })
+    let training = match inputs.training {
+        0 => Vec::new(),
+        most => Task::read(&inputs.packages, "training", &tokenizer, most as usize)?.sentences(),
+    };
+    Ok(Loaded { model: BertModel::load(&inputs.weights)?, tokenizer, sentences, training })
 }
 
 /// The note under which a state tells what it belongs to.
@@ -195,12 +201,19 @@ pub fn prune(
 
 /// Trains what is kept towards the dense embeddings, and packs it again.
 fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &ProgressBar) -> Result<()> {
-    let targets = loaded.model.embed(&loaded.sentences)?;
+    let sentences: Vec<Vec<u32>> = loaded.sentences.iter().chain(&loaded.training).cloned().collect();
+    let targets = loaded.model.embed(&sentences)?;
     let masks: BTreeMap<String, Mask> =
         pruned.layers.iter().map(|(name, layer)| (name.clone(), PrunedMask::from(&layer.pruned).mask())).collect();
-    let settings = DistillSettings { epochs: recipe.distill, ..DistillSettings::default() };
-    distill(&mut pruned.model, &masks, &loaded.sentences, &targets, &settings, &mut |epoch| {
-        bar.println(format!("epoch {} of {}: 1 - cosine {:.4}", epoch.epoch, epoch.epochs, epoch.cosine));
+    let settings = DistillSettings { epochs: recipe.distill, learning_rate: recipe.rate, ..DistillSettings::default() };
+    bar.set_length((recipe.distill * sentences.len()) as u64);
+    distill(&mut pruned.model, &masks, &sentences, &targets, &settings, &mut |epoch| {
+        let told = format!("epoch {} of {}: 1 - cosine {:.4}", epoch.epoch, epoch.epochs, epoch.cosine);
+        bar.set_position(((epoch.epoch - 1) * epoch.sentences + epoch.seen) as u64);
+        if epoch.ended() {
+            bar.println(&told);
+        }
+        bar.set_message(told);
         ControlFlow::Continue(())
     })?;
     for (name, layer) in &mut pruned.layers {

@@ -81,6 +81,8 @@ pub fn run(args: &Study) -> Result<()> {
                 least: args.least,
                 most: args.most,
                 distill: recipe.distill * args.epochs as usize,
+                rate: args.rate,
+                relation: args.relation,
                 ..recipe.clone()
             };
             recipe.check()?;

@@ -90,16 +90,21 @@ impl BertModel {
                 Ok(())
             };
 
-            let inputs = [&dense.query, &dense.key, &dense.value];
-            let mut statistics = inputs.map(statistics_of);
+            // These share their inputs, and so the sums over them.
+            let (inputs, hidden) = ([&dense.query, &dense.key, &dense.value], dense.query.bias.len());
+            let mut statistics = LayerStatistics::new(3 * hidden, hidden);
             for part in &parts {
-                for (linear, statistics) in inputs.into_iter().zip(&mut statistics) {
-                    let wanted = linear.plain(&part.dense)?;
-                    add(statistics, linear, &part.pruned, &wanted)?;
+                let mut wanted = Activations::zeros(3 * hidden, part.dense.tokens());
+                for (linear, wanted) in
+                    inputs.into_iter().zip(wanted.as_mut_slice().chunks_exact_mut(hidden * part.dense.tokens()))
+                {
+                    wanted.copy_from_slice(linear.plain(&part.dense)?.as_slice());
                 }
+                add(&mut statistics, &dense.query, &part.pruned, &wanted)?;
             }
-            for (linear, statistics) in inputs.into_iter().zip(statistics) {
-                layer(&mut model, linear, statistics)?;
+            for (number, linear) in inputs.into_iter().enumerate() {
+                let own = statistics.of_results(number * hidden..(number + 1) * hidden);
+                layer(&mut model, linear, own.map_err(|source| statistics_error(linear, source))?)?;
             }
 
             let mut statistics = statistics_of(&dense.attention_output);
@@ -212,8 +217,11 @@ fn add(
     x: &Activations,
     wanted: &Activations,
 ) -> Result<(), CalibrateError> {
-    let told = |source| CalibrateError::Statistics { layer: linear.name.clone(), source };
-    statistics.add(x.as_slice(), wanted.as_slice()).map_err(told)
+    statistics.add(x.as_slice(), wanted.as_slice()).map_err(|source| statistics_error(linear, source))
+}
+
+fn statistics_error(linear: &Linear, source: PruneError) -> CalibrateError {
+    CalibrateError::Statistics { layer: linear.name.clone(), source }
 }
 
 fn difference(a: &Activations, b: &Activations) -> Activations {

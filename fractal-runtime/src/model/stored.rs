@@ -56,8 +56,9 @@ impl BertModel {
     /// Sets the weights and biases of the layers that a file holds.
     ///
     /// # Errors
-    /// A layer that the model lacks, or of another shape; the model may have some of the layers then.
+    /// A layer that the model lacks, or of another shape; the model is as it was then.
     pub fn set_pruned(&mut self, file: &PrunedFile) -> Result<(), ModelError> {
+        let mut model = self.clone();
         for (name, pruned) in pruned_layers(file) {
             let bias = bias_of(file, name)?;
             let (weight, pattern) = (self.weight(name)?, pruned.pattern());
@@ -65,8 +66,9 @@ impl BertModel {
             if got != expected {
                 return Err(ModelError::OperatorShape { name: name.clone(), expected, got });
             }
-            self.set_weight(name, pruned.dense().to_f32(), bias)?;
+            model.set_weight(name, pruned.dense().to_f32(), bias)?;
         }
+        *self = model;
         Ok(())
     }
 
@@ -75,12 +77,14 @@ impl BertModel {
     /// # Errors
     /// As [`BertModel::set_pruned`].
     pub fn run_pruned(&mut self, file: &PrunedFile, device: &Device) -> Result<(), ModelError> {
-        self.set_pruned(file)?;
+        let mut model = self.clone();
+        model.set_pruned(file)?;
         for (name, pruned) in pruned_layers(file) {
             // Activations are f32.
             let pruned = pruned.clone().stored_as(fractal_dsl::DType::F32).expect("f32 holds the values of every type");
-            self.replace(name, Box::new(SparseLinear::new(device.clone(), pruned)))?;
+            model.replace(name, Box::new(SparseLinear::new(device.clone(), pruned)))?;
         }
+        *self = model;
         Ok(())
     }
 }

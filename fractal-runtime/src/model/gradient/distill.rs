@@ -28,6 +28,9 @@ pub struct DistillSettings {
     pub relation: f32,
     /// Temperature of [`relation`].
     pub temperature: f32,
+    /// Sentences, as they come, that share a batch: with 2, a text and the one after it, whose similarity [`relation`] then
+    /// learns.
+    pub together: usize,
     /// Orders the sentences anew in every epoch.
     pub seed: u64,
     /// The optimizer.
@@ -44,20 +47,25 @@ impl Default for DistillSettings {
             warm_up: 0.1,
             relation: 0.1,
             temperature: TEMPERATURE,
+            together: 1,
             seed: 0,
             adam: AdamSettings::default(),
         }
     }
 }
 
-/// What an epoch of [`distill`] came to. The losses are means over its sentences, each taken before the step that the
-/// sentence was part of.
+/// What an epoch of [`distill`] has come to. The losses are means over its sentences so far, each taken before the step
+/// that the sentence was part of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epoch {
     /// Which one, from 1 on.
     pub epoch: usize,
     /// How many there will be.
     pub epochs: usize,
+    /// Sentences of it so far.
+    pub seen: usize,
+    /// Sentences of it in all.
+    pub sentences: usize,
     /// The loss that is made less: `cosine` plus the weighted `relation`.
     pub loss: f64,
     /// [`cosine`] alone.
@@ -70,7 +78,7 @@ pub struct Epoch {
 /// such as the [embeddings](BertModel::embed) of the dense model.
 ///
 /// Layers named in `masks` keep what their mask keeps: other weights are 0 from the start, exactly, so that the result
-/// [packs](crate::pack_masked). Layers without a mask are trained whole. `progress` is told every epoch and may stop the
+/// [packs](crate::pack_masked). Layers without a mask are trained whole. `progress` is told every step and may stop the
 /// run there. The result depends on the seed and on the number of threads of the rayon pool only.
 ///
 /// # Errors
@@ -94,26 +102,41 @@ pub fn distill(
     let steps = settings.epochs.saturating_mul(batches);
     let warm_up = (f64::from(settings.warm_up) * steps as f64).round() as usize;
     let schedule = Schedule { peak: settings.learning_rate, warm_up, steps };
-    let mut order: Vec<usize> = (0..sentences.len()).collect();
+    let mut groups: Vec<usize> = (0..sentences.len()).step_by(settings.together).collect();
     let mut random = Random::new(settings.seed);
     let mut step = 0;
     for epoch in 1..=settings.epochs {
-        random.shuffle(&mut order);
-        let mut told = Epoch { epoch, epochs: settings.epochs, loss: 0.0, cosine: 0.0, relation: 0.0 };
+        random.shuffle(&mut groups);
+        let group = |&begin: &usize| begin..(begin + settings.together).min(sentences.len());
+        let order: Vec<usize> = groups.iter().flat_map(group).collect();
+        let (epochs, all) = (settings.epochs, sentences.len());
+        let mut sums = Epoch { epoch, epochs, seen: 0, sentences: all, loss: 0.0, cosine: 0.0, relation: 0.0 };
         for batch in order.chunks(settings.batch) {
             let sentence_batch: Vec<Vec<u32>> = batch.iter().map(|&i| sentences[i].clone()).collect();
             let target_batch: Vec<Vec<f32>> = batch.iter().map(|&i| targets[i].clone()).collect();
-            let share = batch.len() as f64 / sentences.len() as f64;
-            let rate = schedule.rate(step);
-            student.step(rate, &sentence_batch, &target_batch, settings, share, &mut told)?;
+            student.step(schedule.rate(step), &sentence_batch, &target_batch, settings, &mut sums)?;
             step += 1;
-        }
-        if progress(&told).is_break() {
-            break;
+            if progress(&sums.means()).is_break() {
+                *model = student.model;
+                return Ok(());
+            }
         }
     }
     *model = student.model;
     Ok(())
+}
+
+impl Epoch {
+    /// Whether all its sentences were seen.
+    pub fn ended(&self) -> bool {
+        self.seen == self.sentences
+    }
+
+    /// Of sums over what was seen.
+    fn means(self) -> Self {
+        let seen = self.seen as f64;
+        Self { loss: self.loss / seen, cosine: self.cosine / seen, relation: self.relation / seen, ..self }
+    }
 }
 
 impl DistillSettings {
@@ -121,6 +144,7 @@ impl DistillSettings {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         let settings = [
             ("batch", self.batch > 0, "at least 1", self.batch.to_string()),
+            ("together", self.together > 0, "at least 1", self.together.to_string()),
             ("learning_rate", positive(self.learning_rate), "a positive number", self.learning_rate.to_string()),
             ("warm_up", (0.0..=1.0).contains(&self.warm_up), "0 to 1", self.warm_up.to_string()),
             (
@@ -184,16 +208,17 @@ impl Student {
         Ok(Self { model, adam: Adam::new(adam)?, kept })
     }
 
-    /// Trains on one batch, and adds its losses times `share` to the epoch's.
+    /// Trains on one batch, and adds its losses times its length to the epoch's.
     fn step(
         &mut self,
         rate: f32,
         sentences: &[Vec<u32>],
         targets: &[Vec<f32>],
         settings: &DistillSettings,
-        share: f64,
         epoch: &mut Epoch,
     ) -> Result<(), ModelError> {
+        let share = sentences.len() as f64;
+        epoch.seen += sentences.len();
         let gradients = self.model.gradients(sentences, |embeddings| {
             let mut loss = cosine(embeddings, targets)?;
             epoch.cosine += share * loss.value;

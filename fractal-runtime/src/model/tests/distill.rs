@@ -34,7 +34,9 @@ fn run(settings: &DistillSettings) -> (BertModel, Vec<Epoch>) {
     let targets = dense.embed(&sentences()).unwrap();
     let (mut model, mut epochs) = (dense.clone(), vec![]);
     let mut progress = |epoch: &Epoch| {
-        epochs.push(*epoch);
+        if epoch.ended() {
+            epochs.push(*epoch);
+        }
         ControlFlow::Continue(())
     };
     distill(&mut model, &masks(&dense), &sentences(), &targets, settings, &mut progress).unwrap();
@@ -84,6 +86,12 @@ fn a_seed_fixes_the_run() {
     assert_eq!(first.embed(&batch()).unwrap(), second.embed(&batch()).unwrap());
     let (_, other) = run(&DistillSettings { seed: 1, ..settings });
     assert_ne!(epochs, other);
+    // Whole batches that stay together, and all sentences in one group with a short one.
+    let (_, grouped) = run(&DistillSettings { together: 8, ..settings });
+    assert_ne!(epochs, grouped);
+    let (_, one) = run(&DistillSettings { together: 48, ..settings });
+    let (_, ordered) = run(&DistillSettings { together: 100, seed: 1, ..settings });
+    assert_eq!(one, ordered);
 }
 
 #[test]
@@ -95,10 +103,12 @@ fn progress_may_stop_and_errors_change_nothing() {
     let mut count = 0;
     let mut stop = |epoch: &Epoch| {
         count += 1;
-        if epoch.epoch == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        assert_eq!((epoch.seen, epoch.sentences), (8 * (1 + (count - 1) % 6), 48));
+        assert_eq!((epoch.epoch, epoch.ended()), (1 + (count - 1) / 6, count % 6 == 0));
+        if count == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     distill(&mut model, &masks, &sentences, &targets, &settings(), &mut stop).unwrap();
-    assert_eq!(count, 2);
+    assert_eq!(count, 8);
     assert_ne!(model.embed(&sentences).unwrap(), targets);
 
     let mut model = dense.clone();
@@ -123,6 +133,7 @@ fn progress_may_stop_and_errors_change_nothing() {
     assert!(text(&wrong, &targets, settings()).starts_with("no linear layer is named `pooler`"));
     for (name, wrong) in [
         ("batch", DistillSettings { batch: 0, ..settings() }),
+        ("together", DistillSettings { together: 0, ..settings() }),
         ("learning_rate", DistillSettings { learning_rate: f32::NAN, ..settings() }),
         ("warm_up", DistillSettings { warm_up: 1.5, ..settings() }),
         ("relation", DistillSettings { relation: -1.0, ..settings() }),

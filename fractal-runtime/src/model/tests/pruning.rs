@@ -292,6 +292,9 @@ fn files_that_do_not_fit_the_model_are_errors() {
     turned.layers.insert(layer.into(), file.layers["encoder.layer.0.intermediate.dense"].clone());
     let error = error_of(dense.set_pruned(&turned));
     assert!(matches!(error, ModelError::OperatorShape { .. }), "{error}");
+    // Nothing of it is set, though other layers fit.
+    assert!(dense.run_pruned(&turned, &Device::cpu()).is_err());
+    assert_eq!(dense.embed(&batch()).unwrap(), load(&checkpoint()).embed(&batch()).unwrap());
     let mut masked = file.clone();
     let mask = crate::PrunedMask::from(file.layers[layer].pruned().unwrap());
     masked.layers.insert(layer.into(), StoredWeight::Mask(mask));

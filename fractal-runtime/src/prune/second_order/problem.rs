@@ -38,7 +38,7 @@ pub(super) struct Problem {
 impl Problem {
     /// Of a layer with weights \[n, k\]; `damping` is a part of the mean of H's diagonal.
     pub(super) fn new(statistics: LayerStatistics, weights: &[f32], damping: f64, bias: bool) -> Problem {
-        let LayerStatistics { n, k, tokens, inputs, mut hessian, targets, cross: mut linear, energy } = statistics;
+        let LayerStatistics { n, k, tokens, inputs, mut hessian, targets, cross: mut linear, energies } = statistics;
         let per_token = if tokens > 0.0 { 1.0 / tokens } else { 0.0 };
         let mean = |sums: Vec<f64>| -> Vec<f64> { sums.into_iter().map(|v| v * per_token).collect() };
         let (inputs, targets) = (mean(inputs), mean(targets));
@@ -59,7 +59,7 @@ impl Problem {
                 *b = *b * per_token - mean * x + damping * f64::from(w);
             }
         });
-        let spread = energy * per_token - centre * targets.iter().map(|t| t * t).sum::<f64>();
+        let spread = energies.iter().sum::<f64>() * per_token - centre * targets.iter().map(|t| t * t).sum::<f64>();
         Problem { n, k, hessian, linear, damping, spread, targets: bias.then_some(targets), inputs }
     }
 

@@ -3,6 +3,8 @@
 //! x\[k\] is a token's input of the layer, t\[n\] what the layer should make of it, its bias included: the dense layer's own result, or
 //! what makes up for an error that came before. Tokens are added in any number of parts; nothing of them is kept.
 
+use std::ops::Range;
+
 use crate::prune::PruneError;
 
 /// Rows of x x' that are summed up at once in f32, before they are added in f64.
@@ -26,8 +28,8 @@ pub struct LayerStatistics {
     pub(super) targets: Vec<f64>,
     /// Sum of t x', \[n, k\].
     pub(super) cross: Vec<f64>,
-    /// Sum of t't.
-    pub(super) energy: f64,
+    /// Sum of the squares of each of t, \[n\].
+    pub(super) energies: Vec<f64>,
 }
 
 impl LayerStatistics {
@@ -42,7 +44,7 @@ impl LayerStatistics {
             hessian: zeros(k * k),
             targets: zeros(n),
             cross: zeros(n * k),
-            energy: 0.0,
+            energies: zeros(n),
         }
     }
 
@@ -54,6 +56,28 @@ impl LayerStatistics {
     /// The root of the sum of squares of each input feature, \[k\]: what activation-aware scores take.
     pub fn input_norms(&self) -> Vec<f32> {
         (0..self.k).map(|j| self.hessian[j * self.k + j].sqrt() as f32).collect()
+    }
+
+    /// The statistics of a layer that makes these of the results only: so layers that share their inputs are added up as
+    /// one.
+    ///
+    /// # Errors
+    /// [`PruneError::Calibration`] where there are no such results.
+    pub fn of_results(&self, results: Range<usize>) -> Result<LayerStatistics, PruneError> {
+        if results.start > results.end || results.end > self.n {
+            let (expected, found) = (format!("results of 0..{}", self.n), format!("{results:?}"));
+            return Err(PruneError::Calibration { expected, found });
+        }
+        Ok(LayerStatistics {
+            n: results.len(),
+            k: self.k,
+            tokens: self.tokens,
+            inputs: self.inputs.clone(),
+            hessian: self.hessian.clone(),
+            targets: self.targets[results.clone()].to_vec(),
+            cross: self.cross[results.start * self.k..results.end * self.k].to_vec(),
+            energies: self.energies[results].to_vec(),
+        })
     }
 
     /// Adds m tokens: inputs x\[k, m\] and wanted results t\[n, m\], feature-major.
@@ -93,14 +117,14 @@ impl LayerStatistics {
             let to = &mut self.cross[begin * k..][..rows * k];
             to.iter_mut().zip(&band).for_each(|(to, &sum)| *to += f64::from(sum));
         }
-        let sums = |to: &mut [f64], of: &[f32]| {
+        let sums = |to: &mut [f64], of: &[f32], each: fn(f64) -> f64| {
             for (to, row) in to.iter_mut().zip(of.chunks_exact(m.max(1))) {
-                *to += row.iter().map(|&v| f64::from(v)).sum::<f64>();
+                *to += row.iter().map(|&v| each(f64::from(v))).sum::<f64>();
             }
         };
-        sums(&mut self.inputs, x);
-        sums(&mut self.targets, t);
-        self.energy += t.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
+        sums(&mut self.inputs, x, |v| v);
+        sums(&mut self.targets, t, |v| v);
+        sums(&mut self.energies, t, |v| v * v);
         self.tokens += m as f64;
         Ok(())
     }

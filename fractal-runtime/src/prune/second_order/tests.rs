@@ -215,6 +215,25 @@ fn the_least_error_is_that_of_fitted_dense_weights() {
 }
 
 #[test]
+fn layers_with_the_same_inputs_share_their_sums() {
+    let (n, k, m) = (24, 16, 40);
+    let (x, t) = (inputs(k, m, 1), scattered(n * m, 2));
+    let mut all = LayerStatistics::new(n, k);
+    all.add(&x, &t).unwrap();
+    for results in [0..8, 8..24, 24..24] {
+        let mut own = LayerStatistics::new(results.len(), k);
+        own.add(&x, &t[results.start * m..results.end * m]).unwrap();
+        let part = all.of_results(results.clone()).unwrap();
+        assert_eq!((part.n, part.k, part.tokens()), (results.len(), k, m));
+        assert_eq!((&part.inputs, &part.hessian, &part.targets), (&own.inputs, &own.hessian, &own.targets));
+        assert_eq!(part.energies, own.energies);
+        assert!(part.cross.iter().zip(&own.cross).all(|(a, b)| (a - b).abs() < 1e-5), "{results:?}");
+    }
+    let error = all.of_results(8..25).unwrap_err().to_string();
+    assert!(error.contains("results of 0..24") && error.contains("8..25"), "{error}");
+}
+
+#[test]
 fn what_does_not_fit_is_told() {
     let (w, mut statistics, x, _) = layer(DType::F32);
     let error = statistics.add(&x[..65], &[]).unwrap_err().to_string();
