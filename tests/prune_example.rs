@@ -115,10 +115,10 @@ fn folder() -> Result<tempfile::TempDir> {
     };
     let lines: Vec<String> = (0..40).map(|at| text(at, 5 + at % 9)).collect();
     std::fs::write(at("texts.txt"), lines.join("\n"))?;
-    for part in ["calibration", "test"] {
+    for (part, begin) in [("calibration", 0), ("test", 0), ("training", 20)] {
         let line =
             |at: usize| json!({ "package": at.to_string(), "short": text(at, 4), "long": text(at, 16) }).to_string();
-        std::fs::write(at(part).with_extension("jsonl"), (0..20).map(line).collect::<Vec<_>>().join("\n"))?;
+        std::fs::write(at(part).with_extension("jsonl"), (begin..begin + 20).map(line).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(folder)
 }
@@ -189,6 +189,32 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
 }
 
 #[test]
+fn what_is_said_of_distillation_is_done() {
+    let folder = folder().expect("a small model can be written");
+    let at = |name: &str| -> PathBuf { folder.path().join(name) };
+    let pruned = |more: &str, arguments: &[&str]| -> Vec<u8> {
+        let (recipe, out) = (at("recipe.toml"), at("packed.safetensors"));
+        std::fs::write(&recipe, format!("pattern = \"tw:16\"\n{more}\n")).expect("it can be written");
+        let inputs = ["--weights", text(folder.path()), "--packages", text(folder.path()), "--threads", "1"];
+        let files = ["--recipe", text(&recipe), "--packed", text(&out)];
+        let output = prune(&[&inputs[..], &files, arguments].concat());
+        assert!(output.status.success(), "{more} {arguments:?}: {}", stderr(&output));
+        std::fs::read(&out).expect("it is there")
+    };
+    let usual = pruned("distill = 1", &[]);
+    assert!(usual == pruned("distill = 1", &[]), "the same run gives the same weights");
+    for (more, arguments) in [
+        ("", &[][..]),
+        ("distill = 2", &[]),
+        ("distill = 1\nrate = 1e-4", &[]),
+        ("distill = 1\nrelation = 0.1", &[]),
+        ("distill = 1", &["--training", "10"]),
+    ] {
+        assert!(usual != pruned(more, arguments), "{more} {arguments:?}");
+    }
+}
+
+#[test]
 fn a_study_tells_every_method() {
     let folder = folder().expect("a small model can be written");
     let rows = folder.path().join("rows.json");
@@ -235,6 +261,9 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["--recipe", "/no/such/recipe.toml"], "cannot read /no/such/recipe.toml"),
         (&["--out", "/no/such/directory/model.safetensors"], "cannot write"),
         (&["--weights", "/no/such/model"], "no model at /no/such/model"),
+        (&["study", "--pattern", "tw:64@0.5", "--rate", "0"], "rate: expected a number above 0"),
+        (&["study", "--pattern", "tw:64@0.5", "--relation", "nan"], "relation: expected a number of at least 0"),
+        (&["study", "--pattern", "2:4@0.5", "--method", "second-order+budget"], "nothing to study"),
         (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
         (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::recipe::{RATE, RELATION};
+
 /// Prune a sentence encoder so that it keeps its task.
 #[derive(Parser)]
 #[command(name = "prune", version, args_conflicts_with_subcommands = true)]
@@ -101,14 +103,14 @@ pub struct Study {
     /// Of budgets: what they leave a layer at most
     #[arg(long, default_value_t = 1.6)]
     pub most: f64,
-    /// Passes of distillation
+    /// Passes of distillation over the calibration's and the training's packages
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub epochs: u32,
     /// Greatest learning rate of distillation
-    #[arg(long, default_value_t = 1e-4)]
+    #[arg(long, default_value_t = RATE)]
     pub rate: f32,
     /// Weight of the similarities between texts in distillation, beside that of the embeddings
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, default_value_t = RELATION)]
     pub relation: f32,
     /// Also time the model's linear layers on the GPU, in f16
     #[arg(long)]

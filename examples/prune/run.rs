@@ -205,7 +205,14 @@ fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &Prog
     let targets = loaded.model.embed(&sentences)?;
     let masks: BTreeMap<String, Mask> =
         pruned.layers.iter().map(|(name, layer)| (name.clone(), PrunedMask::from(&layer.pruned).mask())).collect();
-    let settings = DistillSettings { epochs: recipe.distill, learning_rate: recipe.rate, ..DistillSettings::default() };
+    let settings = DistillSettings {
+        epochs: recipe.distill,
+        learning_rate: recipe.rate,
+        relation: recipe.relation,
+        // A package's two texts.
+        together: 2,
+        ..DistillSettings::default()
+    };
     bar.set_length((recipe.distill * sentences.len()) as u64);
     distill(&mut pruned.model, &masks, &sentences, &targets, &settings, &mut |epoch| {
         let told = format!("epoch {} of {}: 1 - cosine {:.4}", epoch.epoch, epoch.epochs, epoch.cosine);

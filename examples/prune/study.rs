@@ -30,6 +30,35 @@ pub fn run(args: &Study) -> Result<()> {
     let runs: Vec<(String, f64)> = args.pattern.iter().map(|text| parse(text)).collect::<Result<_>>()?;
     let recipes: Vec<(&str, Recipe)> =
         args.method.iter().map(|name| Ok((name.as_str(), method(name)?))).collect::<Result<_>>()?;
+    // All that is asked for, checked before anything is loaded.
+    let mut asked: Vec<(&str, f64, &str, Recipe)> = Vec::new();
+    for (pattern, sparsity) in &runs {
+        let tuned = pattern.strip_prefix(TUNED).map(PathBuf::from);
+        let fixed = tuned.is_some() || pattern.parse::<Named>()?.fixed_keep().is_some();
+        for (name, recipe) in recipes.iter().filter(|(_, recipe)| !fixed || recipe.budget == Budget::Uniform) {
+            let recipe = Recipe {
+                pattern: tuned.is_none().then(|| pattern.clone()),
+                tuned: tuned.clone(),
+                sparsity: *sparsity,
+                damping: args.damping,
+                stages: args.stages as usize,
+                least: args.least,
+                most: args.most,
+                distill: recipe.distill * args.epochs as usize,
+                rate: args.rate,
+                relation: args.relation,
+                ..recipe.clone()
+            };
+            recipe.check()?;
+            asked.push((pattern, *sparsity, name, recipe));
+        }
+    }
+    if asked.is_empty() {
+        return Err(
+            "nothing to study: the names fix what every layer keeps, and the methods given choose it by a budget"
+                .into(),
+        );
+    }
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
     let loaded = load(&args.inputs, None)?;
     let task = Task::read(&args.inputs.packages, &args.part, &loaded.tokenizer, args.queries as usize)?;
@@ -65,41 +94,19 @@ pub fn run(args: &Study) -> Result<()> {
         "pattern": "dense", "part": args.part, "packages": task.len(), "recall": dense.recall(), "mrr": dense.mrr(),
         "calibration_tokens": tokens(&loaded.sentences), "threads": rayon::current_num_threads(),
     })];
-    for (pattern, sparsity) in &runs {
-        let tuned = pattern.strip_prefix(TUNED).map(PathBuf::from);
-        let fixed = tuned.is_some() || pattern.parse::<Named>()?.fixed_keep().is_some();
-        for (name, recipe) in &recipes {
-            if fixed && recipe.budget != Budget::Uniform {
-                continue;
+    for (pattern, sparsity, name, recipe) in &asked {
+        match row(recipe, &loaded, &task, &embeddings, &dense, gpu.as_ref()) {
+            Ok((mut row, text)) => {
+                println!("{pattern:18} {:7.2}%  {name:22} {text}", sparsity * 100.0);
+                row["pattern"] = json!(pattern);
+                row["sparsity"] = json!(sparsity);
+                row["method"] = json!(name);
+                rows.push(row);
             }
-            let recipe = Recipe {
-                pattern: tuned.is_none().then(|| pattern.clone()),
-                tuned: tuned.clone(),
-                sparsity: *sparsity,
-                damping: args.damping,
-                stages: args.stages as usize,
-                least: args.least,
-                most: args.most,
-                distill: recipe.distill * args.epochs as usize,
-                rate: args.rate,
-                relation: args.relation,
-                ..recipe.clone()
-            };
-            recipe.check()?;
-            match row(&recipe, &loaded, &task, &embeddings, &dense, gpu.as_ref()) {
-                Ok((row, text)) => {
-                    println!("{pattern:18} {:7.2}%  {name:22} {text}", sparsity * 100.0);
-                    let mut row = row;
-                    row["pattern"] = json!(pattern);
-                    row["sparsity"] = json!(sparsity);
-                    row["method"] = json!(name);
-                    rows.push(row);
-                }
-                Err(error) => println!("{pattern:18} {:7.2}%  {name:22} not run: {error}", sparsity * 100.0),
-            }
-            if let Some(path) = &args.json {
-                json_file::write(path, &Value::from(rows.clone()))?;
-            }
+            Err(error) => println!("{pattern:18} {:7.2}%  {name:22} not run: {error}", sparsity * 100.0),
+        }
+        if let Some(path) = &args.json {
+            json_file::write(path, &Value::from(rows.clone()))?;
         }
     }
     println!(
