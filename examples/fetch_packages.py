@@ -108,9 +108,17 @@ def publish(fresh, target):
         os.replace(path, target / path.name)
 
 
+def complete(path, count):
+    """Whether a part is there with all its packages."""
+    try:
+        with path.open("rb") as lines:
+            return sum(line.startswith(b"{") and line.endswith(b"}\n") for line in lines) == count
+    except FileNotFoundError:
+        return False
+
+
 def fetch(target):
-    names = [f"{part}.jsonl" for part in PARTS]
-    if all((target / name).is_file() for name in names):
+    if all(complete(target / f"{part}.jsonl", count) for part, count in PARTS.items()):
         print(f"{target} is complete")
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +146,7 @@ def fetch(target):
         }
         (fresh / "about.json").write_text(json.dumps(about, indent=1) + "\n")
         publish(fresh, target)
-    print(f"wrote {', '.join(names)} to {target}: {needed} of {about['packages']} packages of {codename}")
+    print(f"wrote {', '.join(PARTS)} to {target}: {needed} of {about['packages']} packages of {codename}")
 
 
 def main():

@@ -183,6 +183,29 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
     // A state of the last step goes on from there, and of another recipe is refused.
     let again = prune(&arguments);
     assert!(again.status.success(), "{}", stderr(&again));
+    // What is read is not written over, nor does a state go on with other texts.
+    for (option, path) in [("--out", "model.safetensors"), ("--json", "recipe.toml"), ("--packed", "test.jsonl")] {
+        let before = std::fs::read(at(path)).expect("it is there");
+        let path = at(path);
+        let refused = prune(&[
+            "--weights",
+            text(folder.path()),
+            "--packages",
+            text(folder.path()),
+            "--recipe",
+            text(&recipe),
+            option,
+            text(&path),
+        ]);
+        assert!(stderr(&refused).contains("this is also what is read"), "{}", stderr(&refused));
+        assert_eq!(std::fs::read(&path).expect("it is there"), before);
+    }
+    let lines = std::fs::read_to_string(&texts).expect("it is there");
+    std::fs::write(&texts, lines.replacen("word5", "word6", 1)).expect("it can be written");
+    assert_ne!(std::fs::read_to_string(&texts).expect("it is there"), lines);
+    let other = prune(&arguments);
+    assert!(stderr(&other).contains("is the state of another run"), "{}", stderr(&other));
+    std::fs::write(&texts, lines).expect("it can be written");
     std::fs::write(at("recipe.toml"), "pattern = \"tw:8\"").expect("it can be written");
     let other = prune(&arguments);
     assert!(stderr(&other).contains("is the state of another run"), "{}", stderr(&other));
@@ -263,6 +286,11 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["--weights", "/no/such/model"], "no model at /no/such/model"),
         (&["study", "--pattern", "tw:64@0.5", "--rate", "0"], "rate: expected a number above 0"),
         (&["study", "--pattern", "tw:64@0.5", "--relation", "nan"], "relation: expected a number of at least 0"),
+        (&["--evaluate", "../test"], "possible values: test, final"),
+        (&["--training", "5"], "the recipe distils nothing"),
+        (&["study", "--pattern", "tw:64@0.5", "--method", "magnitude", "--training", "5"], "no method given distils"),
+        (&["--out", "/dev/null"], "neither a file nor free"),
+        (&["--out", "twice.safetensors", "--packed", "./twice.safetensors"], "this is also --out"),
         (&["study", "--pattern", "2:4@0.5", "--method", "second-order+budget"], "nothing to study"),
         (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),

@@ -52,6 +52,23 @@ pub fn check_writable(path: &Path) -> Result<()> {
     })
 }
 
+/// The same for what is written as a file only.
+#[allow(dead_code, reason = "some examples write text alone")]
+pub fn check_file(path: &Path) -> Result<()> {
+    if is_special(path) {
+        return Err(format!("cannot write {}: it is neither a file nor free; pass another path", path.display()).into());
+    }
+    check_writable(path)
+}
+
+/// One path for all that lead to the same file, be it there or not.
+#[allow(dead_code, reason = "some examples have one output")]
+pub fn place(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let there = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(there).unwrap_or_else(|| path.to_owned())
+}
+
 /// Where links lead.
 fn target(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())

@@ -70,8 +70,8 @@ pub struct Run {
     /// Draw the masks of the layers here, SVG
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
-    /// Tell how well the pruned model finds packages of this part: test or final
-    #[arg(long, value_name = "PART")]
+    /// Tell how well the pruned model finds packages of this part
+    #[arg(long, value_name = "PART", value_parser = ["test", "final"])]
     pub evaluate: Option<String>,
 }
 
@@ -85,8 +85,8 @@ pub struct Study {
     /// magnitude, taylor, activation-aware, second-order, second-order+budget, distilled (after second order), distilled+budget; magnitude+lamp and magnitude+erk
     #[arg(long, value_delimiter = ',', default_value = "magnitude,activation-aware,second-order,second-order+budget")]
     pub method: Vec<String>,
-    /// Part of the packages: test or final
-    #[arg(long, default_value = "test")]
+    /// Part of the packages
+    #[arg(long, default_value = "test", value_parser = ["test", "final"])]
     pub part: String,
     /// Packages of it, at most
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]

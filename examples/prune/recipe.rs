@@ -148,6 +148,9 @@ impl Recipe {
         for name in self.layer.iter().map(|entry| &entry.pattern).chain(&self.pattern) {
             name.parse::<Named>()?;
         }
+        if self.distill > 1000 {
+            return Err(format!("distill: expected at most 1000 passes, found {}", self.distill).into());
+        }
         if !(1..=64).contains(&self.steps) || !(1..=64).contains(&self.stages) {
             return Err(format!("steps and stages: expected 1 to 64, found {} and {}", self.steps, self.stages).into());
         }
@@ -274,7 +277,7 @@ impl Recipe {
             Named::TileVectorWise { .. } | Named::VNM { .. } => 0.5,
             _ => 1.0,
         };
-        let ceiling = free.iter().map(|&i| most(named[i].1)).fold(1.0, f64::min).min(keep * self.most).max(keep);
+        let ceilings: Vec<f64> = free.iter().map(|&i| most(named[i].1)).collect();
         let ratios = match self.budget {
             Budget::Erk => budget::erdos_renyi(&weights.iter().map(|w| (w.n, w.k)).collect::<Vec<_>>(), keep)?,
             Budget::Lamp => budget::lamp(&weights.iter().map(|w| w.data).collect::<Vec<_>>(), keep)?,
@@ -294,11 +297,14 @@ impl Recipe {
                     |name| progress(format!("error curve of {name}")),
                 )?;
                 let curves: Vec<_> = free.iter().map(|&i| curves[&named[i].0].clone()).collect();
-                budget::by_error(&curves, keep, keep * self.least, ceiling)?
+                let most: Vec<f64> = ceilings.iter().map(|ceiling| ceiling.min(keep * self.most)).collect();
+                budget::by_error(&curves, keep, keep * self.least, &most)?
             }
         };
-        for (&i, ratio) in free.iter().zip(ratios) {
-            keeps[i] = ratio.min(most(named[i].1));
+        // All together keep what they would by even shares.
+        let elements: Vec<usize> = weights.iter().map(|w| w.n * w.k).collect();
+        for (&i, ratio) in free.iter().zip(budget::within_ceilings(&ratios, &elements, &ceilings)?) {
+            keeps[i] = ratio;
         }
         Ok(keeps)
     }
@@ -378,6 +384,7 @@ mod tests {
             ("pattern = \"tw:64\"\nsparsity = 1.0", "from 0 to below 1"),
             ("pattern = \"tw:64\"\nsteps = 0", "expected 1 to 64"),
             ("pattern = \"tw:64\"\ndamping = 0.0", "above 0"),
+            ("pattern = \"tw:64\"\ndistill = 9223372036854775807", "at most 1000 passes"),
             ("pattern = \"tw:64\"\nrate = -1.0", "rate: expected a number above 0"),
             ("pattern = \"tw:64\"\nrelation = nan", "relation: expected a number of at least 0"),
             ("pattern = \"tw:64\"\ndtype = \"f64\"", "expected f32, f16 or bf16, found `f64`"),

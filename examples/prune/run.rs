@@ -1,8 +1,9 @@
 //! Recipe, model and texts -> pruned model, files, report.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fractal::pattern::Mask;
@@ -70,16 +71,35 @@ pub fn run(args: &Run) -> Result<()> {
         Some(path) => Recipe::read(path)?,
         None => Recipe { pattern: Some("2:4".into()), ..Recipe::default() },
     };
-    for path in [&args.out, &args.packed, &args.state, &args.json, &args.picture].into_iter().flatten() {
+    if args.inputs.training > 0 && recipe.distill == 0 {
+        return Err("--training: the recipe distils nothing; add `distill = 1` to it".into());
+    }
+    for path in [&args.json, &args.picture].into_iter().flatten() {
         json_file::check_writable(path)?;
     }
+    for path in [&args.out, &args.packed, &args.state].into_iter().flatten() {
+        json_file::check_file(path)?;
+    }
+    let outputs = [
+        ("--out", &args.out),
+        ("--packed", &args.packed),
+        ("--state", &args.state),
+        ("--json", &args.json),
+        ("--picture", &args.picture),
+    ];
+    let read = [&args.recipe, &args.sentences, &recipe.tuned];
+    check_apart(&outputs, &args.inputs, &read)?;
     let loaded = load(&args.inputs, args.sentences.as_deref())?;
     let task = match &args.evaluate {
         Some(part) => Some(Task::read(&args.inputs.packages, part, &loaded.tokenizer, usize::MAX)?),
         None => None,
     };
     let tokens: usize = loaded.sentences.iter().map(Vec::len).sum();
+    let training: usize = loaded.training.iter().map(Vec::len).sum();
     println!("calibration: {} texts, {tokens} tokens", loaded.sentences.len());
+    if training > 0 {
+        println!("training: {} texts, {training} tokens", loaded.training.len());
+    }
     let begin = Instant::now();
     let (pruned, plan) = prune(&recipe, &loaded, args.state.as_deref())?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -117,9 +137,52 @@ pub fn run(args: &Run) -> Result<()> {
     Ok(())
 }
 
+/// That no output is another one or what is read: `read`, the model or the packages.
+///
+/// # Errors
+/// The two that are one.
+pub fn check_apart(outputs: &[(&str, &Option<PathBuf>)], inputs: &Inputs, read: &[&Option<PathBuf>]) -> Result<()> {
+    let mut taken: Vec<(String, PathBuf)> = read.iter().filter_map(|path| path.as_ref()).map(input).collect();
+    taken.push(input(&inputs.weights));
+    taken.extend(["model.safetensors", "config.json", "tokenizer.json"].map(|name| input(inputs.weights.join(name))));
+    let parts = ["calibration", "training", "test", "final"];
+    taken.extend(parts.map(|part| input(inputs.packages.join(part).with_extension("jsonl"))));
+    for (option, path) in outputs {
+        let Some(path) = path else { continue };
+        let place = json_file::place(path);
+        // Devices and pipes take what several write.
+        let special = place.exists() && !place.is_file();
+        if let Some((other, _)) = taken.iter().find(|(_, other)| *other == place && !special) {
+            return Err(format!("{option} {}: this is also {other}; pass another file", path.display()).into());
+        }
+        taken.push(((*option).to_owned(), place));
+    }
+    Ok(())
+}
+
+fn input(path: impl AsRef<Path>) -> (String, PathBuf) {
+    ("what is read".into(), json_file::place(path.as_ref()))
+}
+
+/// A number that tells apart what a state may come from: weights, texts, a tuned recipe.
+fn origin(recipe: &Recipe, loaded: &Loaded) -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    loaded.sentences.hash(&mut hasher);
+    for name in loaded.model.linear_names() {
+        loaded.model.weight(&name)?.data.iter().for_each(|w| hasher.write_u32(w.to_bits()));
+        loaded.model.bias(&name)?.iter().for_each(|b| hasher.write_u32(b.to_bits()));
+    }
+    if let Some(tuned) = &recipe.tuned {
+        let text = std::fs::read(tuned).map_err(|e| format!("cannot read {}: {e}", tuned.display()))?;
+        text.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
 /// Second-order factors of every layer's inputs: tensors `<layer>.curvature`, \[1, k\].
 fn scores(args: &Run, path: &Path) -> Result<()> {
-    json_file::check_writable(path)?;
+    json_file::check_file(path)?;
+    check_apart(&[("--scores", &args.scores)], &args.inputs, &[&args.sentences])?;
     let loaded = load(&args.inputs, args.sentences.as_deref())?;
     let bar = bar(loaded.model.linear_names().len() as u64);
     let mut file = PrunedFile::default();
@@ -148,11 +211,8 @@ pub fn prune(
 ) -> Result<(PrunedModel, BTreeMap<String, LayerPlan>)> {
     let bar = bar(0);
     let (dense, sentences) = (&loaded.model, &loaded.sentences);
-    let tokens: usize = sentences.iter().map(Vec::len).sum();
-    let belongs = |step: usize| {
-        let recipe = format!("{recipe:?}, {} texts of {tokens} tokens", sentences.len());
-        json!({ "step": step, "of": recipe }).to_string()
-    };
+    let origin = state.map(|_| origin(recipe, loaded)).transpose()?.unwrap_or_default();
+    let belongs = |step: usize| json!({ "step": step, "of": format!("{recipe:?}"), "from": origin }).to_string();
     let mut before: Option<BertModel> = None;
     let mut first = 1;
     if let Some(path) = state.filter(|path| path.exists()) {
@@ -201,7 +261,8 @@ pub fn prune(
 
 /// Trains what is kept towards the dense embeddings, and packs it again.
 fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &ProgressBar) -> Result<()> {
-    let sentences: Vec<Vec<u32>> = loaded.sentences.iter().chain(&loaded.training).cloned().collect();
+    // Pairs of texts first: other sentences may be odd in number.
+    let sentences: Vec<Vec<u32>> = loaded.training.iter().chain(&loaded.sentences).cloned().collect();
     let targets = loaded.model.embed(&sentences)?;
     let masks: BTreeMap<String, Mask> =
         pruned.layers.iter().map(|(name, layer)| (name.clone(), PrunedMask::from(&layer.pruned).mask())).collect();

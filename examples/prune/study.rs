@@ -12,7 +12,7 @@ use crate::args::Study;
 use crate::cuda::Gpu;
 use crate::recipe::{Budget, MethodName, Recipe};
 use crate::retrieval::{Embeddings, Found, Task};
-use crate::run::{Loaded, load, prune};
+use crate::run::{Loaded, check_apart, load, prune};
 use crate::{Result, json_file, median};
 
 /// Texts that the CPU is timed on, and tokens a call of the GPU.
@@ -59,7 +59,11 @@ pub fn run(args: &Study) -> Result<()> {
                 .into(),
         );
     }
+    if args.inputs.training > 0 && asked.iter().all(|(_, _, _, recipe)| recipe.distill == 0) {
+        return Err("--training: no method given distils; add `distilled` to --method".into());
+    }
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
+    check_apart(&[("--json", &args.json)], &args.inputs, &[])?;
     let loaded = load(&args.inputs, None)?;
     let task = Task::read(&args.inputs.packages, &args.part, &loaded.tokenizer, args.queries as usize)?;
     let gpu = if args.gpu { Some(Gpu::new(&loaded.model, DType::F16, GPU_TOKENS)?) } else { None };
@@ -67,11 +71,12 @@ pub fn run(args: &Study) -> Result<()> {
     let embeddings = task.run(&loaded.model)?;
     let dense = embeddings.find(&embeddings);
     println!(
-        "{} packages of the part `{}`, {} tokens; calibration {} tokens; {} threads",
+        "{} packages of the part `{}`, {} tokens; calibration {} tokens, training {}; {} threads",
         task.len(),
         args.part,
         tokens(&task.sentences()),
         tokens(&loaded.sentences),
+        tokens(&loaded.training),
         rayon::current_num_threads()
     );
     println!("dense: recall@1 {:.2} %, MRR {:.4}", 100.0 * dense.recall(), dense.mrr());
@@ -108,6 +113,9 @@ pub fn run(args: &Study) -> Result<()> {
         if let Some(path) = &args.json {
             json_file::write(path, &Value::from(rows.clone()))?;
         }
+    }
+    if rows.len() == 1 {
+        return Err(format!("none of {} could be run", asked.len()).into());
     }
     println!(
         "loss: of recall@1 against dense, with its 95 % interval by pairs; retained: share of the method's own scores; error: mean over layers of \

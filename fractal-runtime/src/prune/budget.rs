@@ -67,17 +67,59 @@ pub fn lamp(layers: &[&[f32]], keep: f64) -> Result<Vec<f64>, PruneError> {
     Ok(counts.iter().zip(&elements).map(|(&count, &all)| count.max(1) as f64 / all as f64).collect())
 }
 
-/// The ratios of least total loss by the layers' curves, between `least` and `most`: of each curve's lower convex hull the steepest parts
-/// are taken first.
+/// Ratios that keep as many weights in all, none above its layer's ceiling: what is cut off goes to the others in proportion.
 ///
 /// # Errors
-/// [`PruneError::Budget`] for ratios out of range or out of order, a layer without weights or points, or a point that is no number.
-pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: f64) -> Result<Vec<f64>, PruneError> {
+/// [`PruneError::Budget`] where lists are of different lengths, a number is no ratio, or the ceilings leave no room for it.
+pub fn within_ceilings(ratios: &[f64], elements: &[usize], ceilings: &[f64]) -> Result<Vec<f64>, PruneError> {
+    let (layers, all) = (ratios.len(), ratios.iter().chain(ceilings));
+    if elements.len() != layers || ceilings.len() != layers || all.into_iter().any(|r| !(*r > 0.0 && *r <= 1.0)) {
+        let (expected, found) = (
+            "as many ratios above 0 and up to 1, sizes and ceilings",
+            format!("{ratios:?}, {elements:?} and {ceilings:?}"),
+        );
+        return Err(PruneError::Budget { expected, found });
+    }
+    let kept = |ratios: &[f64]| ratios.iter().zip(elements).map(|(r, &e)| r * e as f64).sum::<f64>();
+    let wanted = kept(ratios);
+    if kept(ceilings) < wanted * (1.0 - 1e-9) {
+        let found = format!("ceilings {ceilings:?} for {ratios:?}");
+        return Err(PruneError::Budget { expected: "ceilings that leave room for what is kept in all", found });
+    }
+    let mut capped: Vec<bool> = vec![false; layers];
+    let mut scale = 1.0;
+    // Each turn caps one layer more, or ends.
+    for _ in 0..=layers {
+        let sum = |which: bool, of: &[f64]| -> f64 {
+            (0..layers).filter(|&i| capped[i] == which).map(|i| of[i] * elements[i] as f64).sum()
+        };
+        let free = sum(false, ratios);
+        scale = if free > 0.0 { (wanted - sum(true, ceilings)) / free } else { 1.0 };
+        let over = (0..layers).find(|&i| !capped[i] && ratios[i] * scale > ceilings[i]);
+        let Some(over) = over else { break };
+        capped[over] = true;
+    }
+    Ok((0..layers).map(|i| if capped[i] { ceilings[i] } else { (ratios[i] * scale).min(ceilings[i]) }).collect())
+}
+
+/// The ratios of least total loss by the layers' curves, between `least` and each layer's `most`: of each curve's lower convex hull the
+/// steepest parts are taken first.
+///
+/// # Errors
+/// [`PruneError::Budget`] for ratios out of range or out of order, as many ceilings as there are no layers, ceilings that leave no room, a
+/// layer without weights or points, or a point that is no number.
+pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: &[f64]) -> Result<Vec<f64>, PruneError> {
     let elements: Vec<usize> = curves.iter().map(|curve| curve.elements).collect();
     check(&elements, keep)?;
-    if !(least > 0.0 && least <= keep && keep <= most && most <= 1.0) {
-        let found = format!("{least}, {keep} and {most}");
-        return Err(PruneError::Budget { expected: "0 < least <= keep <= most <= 1", found });
+    let room: f64 = most.iter().zip(&elements).map(|(m, &e)| m * e as f64).sum();
+    let total: f64 = elements.iter().map(|&e| e as f64).sum();
+    let fits = most.len() == curves.len() && most.iter().all(|m| (least..=1.0).contains(m));
+    if !(least > 0.0 && least <= keep && fits && room >= keep * total * (1.0 - 1e-9)) {
+        let found = format!("{least}, {keep} and {most:?}");
+        return Err(PruneError::Budget {
+            expected: "0 < least <= keep, and of each layer least <= most <= 1, with room for keep",
+            found,
+        });
     }
     // (gain in loss a weight, layer, from, to), of hulls between the limits.
     let mut parts: Vec<(f64, usize, f64, f64)> = Vec::new();
@@ -87,14 +129,13 @@ pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: f64) -> Result<Ve
         if curve.points.is_empty() || !finite || curve.points.windows(2).any(|w| w[0].0 >= w[1].0) {
             return Err(wrong(format!("{:?} of layer {number}", curve.points)));
         }
-        let hull = hull(&within(&curve.points, least, most));
+        let hull = hull(&within(&curve.points, least, most[number]));
         for pair in hull.windows(2) {
             let weights = (pair[1].0 - pair[0].0) * curve.elements as f64;
             parts.push(((pair[0].1 - pair[1].1) / weights, number, pair[0].0, pair[1].0));
         }
     }
     parts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.total_cmp(&b.2)));
-    let total: f64 = elements.iter().map(|&e| e as f64).sum();
     let mut left = (keep - least) * total;
     let mut ratios = vec![least; curves.len()];
     for (_, layer, from, to) in parts {
@@ -196,7 +237,7 @@ mod tests {
             points: [0.125, 0.25, 0.5, 1.0].iter().map(|&x: &f64| (x, scale * (1.0 - x).powi(2))).collect(),
         };
         let curves = [curve(1.0, 1000), curve(4.0, 1000), curve(1.0, 2000)];
-        let ratios = by_error(&curves, 0.4, 0.125, 1.0).unwrap();
+        let ratios = by_error(&curves, 0.4, 0.125, &vec![1.0; curves.len()]).unwrap();
         assert!((kept(&[1000, 1000, 2000], &ratios) - 0.4).abs() < 1e-9, "{ratios:?}");
         assert!(ratios[1] > ratios[0] && ratios[0] > ratios[2], "{ratios:?}");
         // Nothing of the same size is better, by steps of a hundredth from layer to layer.
@@ -213,9 +254,28 @@ mod tests {
             other[to] += 10.0 / curves[to].elements as f64;
             assert!(loss(&other) >= loss(&ratios) - 1e-9, "{from} to {to}");
         }
-        assert_eq!(by_error(&curves, 0.5, 0.5, 1.0).unwrap(), [0.5; 3]);
-        let same = by_error(&curves, 0.3, 0.3, 0.3).unwrap();
+        assert_eq!(by_error(&curves, 0.5, 0.5, &[1.0; 3]).unwrap(), [0.5; 3]);
+        let same = by_error(&curves, 0.3, 0.3, &[0.3; 3]).unwrap();
         assert_eq!(same, [0.3; 3]);
+    }
+
+    #[test]
+    fn what_ceilings_cut_off_goes_to_the_others() {
+        let sum = |ratios: &[f64], elements: &[usize]| -> f64 {
+            ratios.iter().zip(elements).map(|(r, &e)| r * e as f64).sum()
+        };
+        let (ratios, elements) = ([0.8, 0.4, 0.2], [100, 200, 400]);
+        let found = within_ceilings(&ratios, &elements, &[0.5, 0.45, 1.0]).unwrap();
+        assert_eq!(found[0], 0.5);
+        assert!(found[1] <= 0.45 && (sum(&found, &elements) - sum(&ratios, &elements)).abs() < 1e-9, "{found:?}");
+        // 240 in all, 50 and 90 at the ceilings.
+        assert!((found[1] - 0.45).abs() < 1e-9 && (found[2] - 0.25).abs() < 1e-9, "{found:?}");
+        assert_eq!(within_ceilings(&ratios, &elements, &[1.0; 3]).unwrap(), ratios);
+        for (ratios, ceilings) in
+            [(&ratios[..], &[0.3; 3][..]), (&ratios, &[1.0; 2]), (&[0.8, f64::NAN, 0.2], &[1.0; 3])]
+        {
+            assert!(within_ceilings(ratios, &elements, ceilings).is_err(), "{ratios:?} {ceilings:?}");
+        }
     }
 
     #[test]
@@ -223,8 +283,8 @@ mod tests {
         assert!(erdos_renyi(&[(0, 4)], 0.5).unwrap_err().to_string().contains("none in layer 0"));
         assert!(erdos_renyi(&[(4, 4)], 1.5).unwrap_err().to_string().contains("found 1.5"));
         let curve = Curve { elements: 4, points: vec![(0.5, 1.0), (0.5, 0.0)] };
-        assert!(by_error(&[curve], 0.5, 0.1, 1.0).unwrap_err().to_string().contains("rising density"));
+        assert!(by_error(&[curve], 0.5, 0.1, &[1.0]).unwrap_err().to_string().contains("rising density"));
         let curve = Curve { elements: 4, points: vec![(0.5, 1.0)] };
-        assert!(by_error(&[curve], 0.5, 0.6, 1.0).unwrap_err().to_string().contains("least <= keep"));
+        assert!(by_error(&[curve], 0.5, 0.6, &[1.0]).unwrap_err().to_string().contains("least <= keep"));
     }
 }

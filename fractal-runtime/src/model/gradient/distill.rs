@@ -105,7 +105,7 @@ pub fn distill(
     let mut groups: Vec<usize> = (0..sentences.len()).step_by(settings.together).collect();
     let mut random = Random::new(settings.seed);
     let mut step = 0;
-    for epoch in 1..=settings.epochs {
+    'epochs: for epoch in 1..=settings.epochs {
         random.shuffle(&mut groups);
         let group = |&begin: &usize| begin..(begin + settings.together).min(sentences.len());
         let order: Vec<usize> = groups.iter().flat_map(group).collect();
@@ -117,10 +117,15 @@ pub fn distill(
             student.step(schedule.rate(step), &sentence_batch, &target_batch, settings, &mut sums)?;
             step += 1;
             if progress(&sums.means()).is_break() {
-                *model = student.model;
-                return Ok(());
+                break 'epochs;
             }
         }
+    }
+    // Losses were taken before each step: the last one is looked at here.
+    let some = &sentences[..sentences.len().min(settings.batch)];
+    let embeddings = student.model.embed(some)?;
+    if !embeddings.iter().flatten().all(|value| value.is_finite()) {
+        return Err(ModelError::Diverged { epoch: step.div_ceil(batches.max(1)) });
     }
     *model = student.model;
     Ok(())

@@ -143,4 +143,8 @@ fn progress_may_stop_and_errors_change_nothing() {
     }
     let diverged = text(&masks, &targets, DistillSettings { learning_rate: 1e38, ..settings() });
     assert!(diverged.starts_with("distill: the loss is not finite in epoch 1"), "{diverged}");
+    // By the only step there is.
+    let one = DistillSettings { epochs: 1, batch: 48, learning_rate: 1e38, ..settings() };
+    let diverged = text(&masks, &targets, one);
+    assert!(diverged.starts_with("distill: the loss is not finite in epoch 1"), "{diverged}");
 }

@@ -336,7 +336,7 @@ fn losses_fall_as_layers_keep_more() {
             assert!(greatest > 0.0 && points[points.len() - 1].1 < 1e-3 * greatest, "{name} {layer}: {points:?}");
         }
         let curves: Vec<_> = curves.into_values().collect();
-        let ratios = crate::prune::budget::by_error(&curves, 0.5, 0.2, 1.0).unwrap();
+        let ratios = crate::prune::budget::by_error(&curves, 0.5, 0.2, &vec![1.0; curves.len()]).unwrap();
         assert_eq!(ratios.len(), 6 * LAYERS);
     }
 }
