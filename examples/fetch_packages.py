@@ -32,7 +32,10 @@ class FetchError(Exception):
 
 
 def run(command):
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except FileNotFoundError:
+        raise FetchError(f"no {command[0]}: run this on Debian or a system derived from it, and copy weights/packages") from None
     if result.returncode != 0:
         told = result.stderr.decode(errors="replace").strip().splitlines()
         raise FetchError(f"`{' '.join(command[:3])}` failed: {told[-1] if told else 'it told nothing'}")
@@ -124,8 +127,11 @@ def fetch(target):
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
         scratch = Path(scratch)
-        codename, packages, translations = indices(scratch)
-        all_of_them = descriptions(packages, translations)
+        try:
+            codename, packages, translations = indices(scratch)
+            all_of_them = descriptions(packages, translations)
+        except (IndexError, KeyError, UnicodeDecodeError) as error:
+            raise FetchError(f"apt's indices are not what was expected ({error!r}): check the mirror in apt's sources") from None
         needed = sum(PARTS.values())
         if len(all_of_them) < needed:
             raise FetchError(f"the archive has {len(all_of_them)} such packages, {needed} are needed")

@@ -292,6 +292,7 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["--out", "/dev/null"], "neither a file nor free"),
         (&["--out", "twice.safetensors", "--packed", "./twice.safetensors"], "this is also --out"),
         (&["study", "--pattern", "2:4@0.5", "--method", "second-order+budget"], "nothing to study"),
+        (&["study", "--pattern", "dense@0.5"], "`dense` is the first row"),
         (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
         (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),

@@ -38,7 +38,7 @@ pub struct Inputs {
     #[arg(long, value_name = "PACKAGES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub training: u32,
     /// Threads [default: all cores]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
 }
 

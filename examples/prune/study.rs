@@ -129,8 +129,8 @@ fn parse(text: &str) -> Result<(String, f64)> {
     let wrong = || format!("`{text}`: expected a pattern and a sparsity from 0 to below 1, such as tw:64@0.5");
     let (pattern, sparsity) = text.split_once('@').ok_or_else(wrong)?;
     let sparsity: f64 = sparsity.parse().map_err(|_| wrong())?;
-    if !pattern.starts_with(TUNED) {
-        pattern.parse::<Named>()?;
+    if !pattern.starts_with(TUNED) && pattern.parse::<Named>()? == Named::Dense {
+        return Err("`dense` is the first row as it is; pass a pattern that drops something".into());
     }
     if (0.0..1.0).contains(&sparsity) { Ok((pattern.into(), sparsity)) } else { Err(wrong().into()) }
 }
