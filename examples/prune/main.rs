@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! python3 examples/fetch_minilm.py && python3 examples/fetch_packages.py
-//! cargo run --release --example prune -- --recipe examples/prune/tvw.toml --out pruned.safetensors --evaluate test
+//! cargo run --release --example prune -- --recipe examples/prune/tvw.toml --training 1500 --out pruned.safetensors --evaluate test
 //! ```
 
 #[path = "../common/output.rs"]
