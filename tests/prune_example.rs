@@ -21,6 +21,9 @@ mod recipe;
 #[path = "../examples/prune/retrieval.rs"]
 mod retrieval;
 #[allow(dead_code)]
+#[path = "../examples/prune/times.rs"]
+mod times;
+#[allow(dead_code)]
 #[path = "../examples/common/tokens.rs"]
 mod tokens;
 
@@ -37,6 +40,16 @@ fn prune(arguments: &[&str]) -> Output {
     let path = profile.join("examples").join("prune").with_extension(std::env::consts::EXE_EXTENSION);
     assert!(path.is_file(), "no {}: with --test, run `cargo build --examples` first", path.display());
     Command::new(path).args(arguments).output().expect("the example starts")
+}
+
+/// With the model and the packages of a folder, a command of the example before them.
+fn prune_in(folder: &Path, command: &[&str], arguments: &[&str]) -> Output {
+    let inputs = ["--weights", text(folder), "--packages", text(folder), "--threads", "1"];
+    prune(&[command, &inputs, arguments].concat())
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn stderr(output: &Output) -> String {
@@ -139,10 +152,6 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
         ["recipe.toml", "texts.txt", "out.safetensors", "packed.safetensors", "state", "report.json", "masks.svg"];
     let [recipe, texts, out, packed, state, report, picture] = paths.map(&at);
     let arguments = [
-        "--weights",
-        text(folder.path()),
-        "--packages",
-        text(folder.path()),
         "--recipe",
         text(&recipe),
         "--sentences",
@@ -159,12 +168,11 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
         text(&picture),
         "--evaluate",
         "test",
-        "--threads",
-        "1",
     ];
-    let output = prune(&arguments);
+    let run = || prune_in(folder.path(), &[], &arguments);
+    let output = run();
     assert!(output.status.success(), "{}", stderr(&output));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = stdout(&output);
     assert!(told.contains("11 layers") && told.contains("20 packages: recall@1"), "{told}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).expect("it is there")).expect("JSON");
     assert_eq!(report["layers"].as_array().expect("a list").len(), 11);
@@ -181,33 +189,24 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
     assert_eq!(zeros, HIDDEN * HIDDEN / 2);
     assert!(std::fs::read_to_string(&picture).expect("it is there").ends_with("</svg>\n"));
     // A state of the last step goes on from there, and of another recipe is refused.
-    let again = prune(&arguments);
+    let again = run();
     assert!(again.status.success(), "{}", stderr(&again));
     // What is read is not written over, nor does a state go on with other texts.
     for (option, path) in [("--out", "model.safetensors"), ("--json", "recipe.toml"), ("--packed", "test.jsonl")] {
         let before = std::fs::read(at(path)).expect("it is there");
         let path = at(path);
-        let refused = prune(&[
-            "--weights",
-            text(folder.path()),
-            "--packages",
-            text(folder.path()),
-            "--recipe",
-            text(&recipe),
-            option,
-            text(&path),
-        ]);
+        let refused = prune_in(folder.path(), &[], &["--recipe", text(&recipe), option, text(&path)]);
         assert!(stderr(&refused).contains("this is also what is read"), "{}", stderr(&refused));
         assert_eq!(std::fs::read(&path).expect("it is there"), before);
     }
     let lines = std::fs::read_to_string(&texts).expect("it is there");
     std::fs::write(&texts, lines.replacen("word5", "word6", 1)).expect("it can be written");
     assert_ne!(std::fs::read_to_string(&texts).expect("it is there"), lines);
-    let other = prune(&arguments);
+    let other = run();
     assert!(stderr(&other).contains("is the state of another run"), "{}", stderr(&other));
     std::fs::write(&texts, lines).expect("it can be written");
     std::fs::write(at("recipe.toml"), "pattern = \"tw:8\"").expect("it can be written");
-    let other = prune(&arguments);
+    let other = run();
     assert!(stderr(&other).contains("is the state of another run"), "{}", stderr(&other));
 }
 
@@ -218,9 +217,8 @@ fn what_is_said_of_distillation_is_done() {
     let pruned = |more: &str, arguments: &[&str]| -> Vec<u8> {
         let (recipe, out) = (at("recipe.toml"), at("packed.safetensors"));
         std::fs::write(&recipe, format!("pattern = \"tw:16\"\n{more}\n")).expect("it can be written");
-        let inputs = ["--weights", text(folder.path()), "--packages", text(folder.path()), "--threads", "1"];
         let files = ["--recipe", text(&recipe), "--packed", text(&out)];
-        let output = prune(&[&inputs[..], &files, arguments].concat());
+        let output = prune_in(folder.path(), &[], &[&files[..], arguments].concat());
         assert!(output.status.success(), "{more} {arguments:?}: {}", stderr(&output));
         std::fs::read(&out).expect("it is there")
     };
@@ -243,27 +241,11 @@ fn a_study_tells_every_method() {
     let rows = folder.path().join("rows.json");
     let methods =
         "magnitude,magnitude+lamp,magnitude+erk,taylor,activation-aware,second-order,second-order+budget,distilled";
-    let output = prune(&[
-        "study",
-        "--weights",
-        text(folder.path()),
-        "--packages",
-        text(folder.path()),
-        "--calibration",
-        "20",
-        "--pattern",
-        "tw:16@0.5,tvw:16@0.75,2:4@0.5,2:4@0.75",
-        "--method",
-        methods,
-        "--epochs",
-        "1",
-        "--threads",
-        "1",
-        "--json",
-        text(&rows),
-    ]);
+    let patterns = "tw:16@0.5,tvw:16@0.75,2:4@0.5,2:4@0.75";
+    let asked = ["--calibration", "20", "--pattern", patterns, "--method", methods, "--epochs", "1"];
+    let output = prune_in(folder.path(), &["study"], &[&asked[..], &["--json", text(&rows)]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = stdout(&output);
     assert!(told.contains("not run: ") && told.contains("which its name fixes"), "{told}");
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(&rows).expect("it is there")).expect("JSON");
     let rows = rows.as_array().expect("a list");
@@ -276,6 +258,101 @@ fn a_study_tells_every_method() {
             assert!(row[field].as_f64().is_some_and(|v| range.contains(&v)), "{field} of {row}");
         }
     }
+}
+
+/// Rows of `bench --json` for the model's shapes, twice as wide: (pattern, sparsity, part of the dense time).
+fn timed(options: &[(&str, f64, f64)]) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (n, k) in [(HIDDEN, HIDDEN), (WIDE, HIDDEN), (HIDDEN, WIDE)] {
+        let dense = (n * k) as f64 / 10.0;
+        rows.extend(options.iter().map(|(pattern, sparsity, part)| {
+            json!({
+                "n": 2 * n, "k": 2 * k, "m": 64, "pattern": pattern, "sparsity": sparsity, "dtype": "f16", "time_us": part * dense,
+                "dense_us": dense, "machine": "a bench\n[[layer]]", "date": "2026-01-01", "speedup": 1.0 / part,
+            })
+        }));
+    }
+    rows
+}
+
+#[test]
+fn patterns_and_ratios_are_chosen_together() {
+    let folder = folder().expect("a small model can be written");
+    let at = |name: &str| -> PathBuf { folder.path().join(name) };
+    let read = |path: &Path| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(path).expect("it is there")).expect("JSON")
+    };
+    let [times, errors, recipe, chosen] = ["times.json", "errors.json", "joint.toml", "chosen.json"].map(&at);
+    let write = |rows: &[Value]| std::fs::write(&times, json!(rows).to_string()).expect("it can be written");
+    let joint = |arguments: &[&str]| {
+        let files = ["--times", text(&times), "--errors", text(&errors), "--recipe", text(&recipe)];
+        prune_in(
+            folder.path(),
+            &["joint"],
+            &[&files[..], &["--json", text(&chosen), "--wider", "2"], arguments].concat(),
+        )
+    };
+    // As fast as each other: the one that harms less is taken.
+    let few = [("tw:16", 0.5, 0.5), ("tw:16", 0.875, 0.5), ("cublas", 0.5, 0.1)];
+    write(&timed(&few));
+    let output = joint(&["--speedup", "1.9", "--distill", "1"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stdout(&output);
+    assert!(told.contains("24 of 24 errors to measure") && told.contains("it is no named pattern"), "{told}");
+    let found = read(&chosen);
+    let patterns: Vec<&Value> = found["layers"].as_array().expect("a list").iter().map(|row| &row["pattern"]).collect();
+    assert_eq!(patterns.len(), 6 * LAYERS);
+    assert!(patterns.iter().filter(|pattern| ***pattern == "dense").count() <= 2, "{told}");
+    assert!(found["layers"].as_array().expect("a list").iter().all(|row| row["sparsity"] != 0.875), "{told}");
+    assert!(found["speedup"].as_f64().is_some_and(|speedup| (1.9..=2.0 + 1e-9).contains(&speedup)), "{found}");
+    // The recipe runs as it is.
+    let made = recipe::Recipe::read(&recipe).expect("a recipe");
+    assert_eq!((made.layer.len(), made.distill), (6 * LAYERS, 1));
+    let output = prune_in(folder.path(), &[], &["--recipe", text(&recipe), "--evaluate", "test"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    // Another speedup measures nothing; another pattern only itself; and what is kept is what counts.
+    let output = joint(&["--speedup", "1.2"]);
+    assert!(stdout(&output).contains("0 of 24 errors to measure"), "{}{}", stdout(&output), stderr(&output));
+    assert!(read(&chosen)["layers"].as_array().expect("a list").iter().any(|row| row["pattern"] == "dense"));
+    write(&timed(&[&few[..], &[("2:4", 0.5, 0.5)]].concat()));
+    let output = joint(&["--speedup", "2"]);
+    assert!(stdout(&output).contains("12 of 36 errors to measure"), "{}{}", stdout(&output), stderr(&output));
+    let layers = |value: &Value| value["layers"].as_array().expect("a list").clone();
+    assert!(layers(&read(&chosen)).iter().all(|row| row["pattern"] == "2:4"), "{}", stdout(&output));
+    let mut kept = read(&errors);
+    kept["layers"]["encoder.layer.1.output.dense"]["tw:16@0.875"] = json!(0.0);
+    std::fs::write(&errors, kept.to_string()).expect("it can be written");
+    assert!(joint(&["--speedup", "2"]).status.success());
+    assert_eq!(layers(&read(&chosen)).last().expect("a layer")["sparsity"], 0.875);
+
+    // What cannot be is told, and nothing is written.
+    let before = std::fs::read(&recipe).expect("it is there");
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = joint(arguments);
+        let told = stderr(&output);
+        assert!(!output.status.success() && told.contains(expected), "{arguments:?}: {told}");
+        assert_eq!(std::fs::read(&recipe).expect("it is there"), before);
+    };
+    refused(&["--speedup", "2.1"], "--speedup: expected at most 2, what the fastest options give, found 2.1");
+    refused(&["--speedup", "2", "--training", "5"], "--training: nothing is distilled here");
+    refused(&["--speedup", "2", "--calibration", "5"], "is of other weights or calibration texts");
+    refused(&["--speedup", "2", "--times", text(&chosen)], "expected rows of `bench --json`");
+    kept["layers"]["encoder.layer.1.output.dense"]["2:4@0.5"] = json!(-1.0);
+    std::fs::write(&errors, kept.to_string()).expect("it can be written");
+    refused(&["--speedup", "2"], "-1 is no error");
+    std::fs::write(&errors, "[").expect("it can be written");
+    refused(&["--speedup", "2"], "expected errors that `prune joint` wrote");
+    std::fs::remove_file(&errors).expect("it is there");
+    let mut rows = timed(&few);
+    rows[0]["m"] = json!(128);
+    write(&rows);
+    refused(&["--speedup", "2"], "expected rows of one m, found 128");
+    write(&timed(&few)[..6]);
+    refused(&["--speedup", "2"], "found none of 64 x 128; make them by");
+    let output =
+        prune_in(folder.path(), &["joint"], &["--times", text(&times), "--speedup", "2", "--recipe", text(&times)]);
+    assert!(stderr(&output).contains("this is also what is read"), "{}", stderr(&output));
 }
 
 #[test]
@@ -297,6 +374,16 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
         (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),
         (&["study", "--pattern", "tw:64@0.5", "--method", "wanda"], "method `wanda`: expected magnitude"),
+        (
+            &["joint", "--times", "/no/such/times.json", "--speedup", "2", "--recipe", "r.toml"],
+            "cannot read /no/such/times.json",
+        ),
+        (
+            &["joint", "--times", "/dev/null", "--speedup", "0.5", "--recipe", "r.toml"],
+            "--speedup: expected a number of at least 1",
+        ),
+        (&["joint", "--times", "/dev/null", "--speedup", "2", "--recipe", "r.toml"], "expected rows of `bench --json`"),
+        (&["joint", "--times", "/dev/null", "--speedup", "2", "--recipe", "/no/such/directory/r.toml"], "cannot write"),
         (&["study", "--pattern", "tw:64@0.5", "--weights", "/no/such/model"], "no model at /no/such/model"),
     ];
     for (arguments, expected) in cases {

@@ -20,6 +20,8 @@ pub struct Cli {
 pub enum Command {
     /// Prune by every method to every pattern given, and tell how well each model still finds packages
     Study(Study),
+    /// Choose of each layer pattern and ratio, for the least error in the time that a speedup leaves, and write them as a recipe
+    Joint(Joint),
 }
 
 /// Where the model and its texts are.
@@ -116,6 +118,33 @@ pub struct Study {
     #[arg(long)]
     pub gpu: bool,
     /// Write the rows here as JSON, each as soon as it is there
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Joint {
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// Times of patterns, as `bench --json` writes them; may be given several times
+    #[arg(long, value_name = "FILE", required = true)]
+    pub times: Vec<PathBuf>,
+    /// How many times as fast as dense the linear layers shall be together, at least
+    #[arg(long)]
+    pub speedup: f64,
+    /// The times are of layers so many times as wide: what a wider model would gain
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub wider: u32,
+    /// Keep the errors of the layers here, JSON: what is there is not measured again
+    #[arg(long, value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+    /// Write the recipe here, TOML
+    #[arg(long, value_name = "FILE")]
+    pub recipe: PathBuf,
+    /// Passes of distillation that the recipe asks for
+    #[arg(long, value_name = "PASSES", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub distill: Option<u32>,
+    /// Write the choice and all options here as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -17,6 +17,7 @@ macro_rules! println {
 mod args;
 #[path = "../minilm/cuda.rs"]
 mod cuda;
+mod joint;
 #[path = "../common/json_file.rs"]
 mod json_file;
 mod picture;
@@ -24,6 +25,7 @@ mod recipe;
 mod retrieval;
 mod run;
 mod study;
+mod times;
 #[path = "../common/tokens.rs"]
 mod tokens;
 
@@ -39,11 +41,13 @@ fn main() -> ExitCode {
     let cli = args::Cli::parse();
     let threads = match &cli.command {
         Some(args::Command::Study(study)) => study.inputs.threads,
+        Some(args::Command::Joint(joint)) => joint.inputs.threads,
         None => cli.run.inputs.threads,
     };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0) as usize).build_global();
     let done = pool.map_err(|error| error.into()).and_then(|()| match &cli.command {
         Some(args::Command::Study(study)) => study::run(study),
+        Some(args::Command::Joint(joint)) => joint::run(joint),
         None => run::run(&cli.run),
     });
     match done {

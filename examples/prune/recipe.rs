@@ -117,8 +117,8 @@ impl Default for Recipe {
 /// Of distillation: what found most packages of the test part again, of 1e-4 to 1e-3 and of 0.1 and 1.
 pub const RATE: f32 = 6e-4;
 pub const RELATION: f32 = 1.0;
-/// Sentences that error curves are measured on.
-const CURVE_SENTENCES: usize = 96;
+/// Sentences that errors of layers alone are measured on.
+pub const CURVE_SENTENCES: usize = 96;
 /// Sentences of a batch of gradients: pairs of short and long texts.
 const GRADIENT_BATCH: usize = 64;
 impl Recipe {

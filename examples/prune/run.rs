@@ -164,15 +164,18 @@ fn input(path: impl AsRef<Path>) -> (String, PathBuf) {
     ("what is read".into(), json_file::place(path.as_ref()))
 }
 
-/// A number that tells apart what a state may come from: weights, texts, a tuned recipe.
-fn origin(recipe: &Recipe, loaded: &Loaded) -> Result<String> {
+/// A number that tells apart what a file of results may come from: weights, calibration texts, a tuned recipe.
+///
+/// # Errors
+/// A recipe that cannot be read.
+pub fn origin(loaded: &Loaded, tuned: Option<&Path>) -> Result<String> {
     let mut hasher = DefaultHasher::new();
     loaded.sentences.hash(&mut hasher);
     for name in loaded.model.linear_names() {
         loaded.model.weight(&name)?.data.iter().for_each(|w| hasher.write_u32(w.to_bits()));
         loaded.model.bias(&name)?.iter().for_each(|b| hasher.write_u32(b.to_bits()));
     }
-    if let Some(tuned) = &recipe.tuned {
+    if let Some(tuned) = tuned {
         let text = std::fs::read(tuned).map_err(|e| format!("cannot read {}: {e}", tuned.display()))?;
         text.hash(&mut hasher);
     }
@@ -211,7 +214,7 @@ pub fn prune(
 ) -> Result<(PrunedModel, BTreeMap<String, LayerPlan>)> {
     let bar = bar(0);
     let (dense, sentences) = (&loaded.model, &loaded.sentences);
-    let origin = state.map(|_| origin(recipe, loaded)).transpose()?.unwrap_or_default();
+    let origin = state.map(|_| origin(loaded, recipe.tuned.as_deref())).transpose()?.unwrap_or_default();
     let belongs = |step: usize| json!({ "step": step, "of": format!("{recipe:?}"), "from": origin }).to_string();
     let mut before: Option<BertModel> = None;
     let mut first = 1;

@@ -167,14 +167,26 @@ impl BertModel {
         let mut x = self.look_up(sentences, tokens);
         self.embedding_norm.apply(&mut x, tape.as_deref_mut().map(|tape| &mut tape.embedding));
         profile.other += start.elapsed();
-
-        let mut buffers = Buffers::new(&self.config, tokens);
-        let pass = self.pass(spans);
-        for (index, block) in self.blocks.iter().enumerate() {
-            let tape = tape.as_deref_mut().map(|tape| &mut tape.blocks[index]);
-            block.forward(pass, &mut x, &mut buffers, profile, tape)?;
-        }
+        self.run_blocks(0..self.blocks.len(), spans, &mut x, profile, tape)?;
         Ok(x)
+    }
+
+    /// Some of the blocks, from what enters the first of them to what leaves the last.
+    pub(super) fn run_blocks(
+        &self,
+        blocks: Range<usize>,
+        spans: &[Range<usize>],
+        x: &mut Activations,
+        profile: &mut Profile,
+        mut tape: Option<&mut Tape>,
+    ) -> Result<(), ModelError> {
+        let mut buffers = Buffers::new(&self.config, x.tokens());
+        let pass = self.pass(spans);
+        for index in blocks {
+            let tape = tape.as_deref_mut().map(|tape| &mut tape.blocks[index]);
+            self.blocks[index].forward(pass, x, &mut buffers, profile, tape)?;
+        }
+        Ok(())
     }
 
     pub(super) fn pass<'a>(&self, spans: &'a [Range<usize>]) -> Pass<'a> {

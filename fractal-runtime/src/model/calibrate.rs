@@ -25,7 +25,7 @@ pub struct NewWeights {
 }
 
 /// Whatever keeps one layer from being pruned.
-type AnyError = Box<dyn Error + Send + Sync>;
+pub(super) type AnyError = Box<dyn Error + Send + Sync>;
 
 /// A calibration that did not come to its end.
 #[derive(Debug, thiserror::Error)]

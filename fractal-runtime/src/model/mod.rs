@@ -7,6 +7,7 @@
 //! no padding: layers chain without a transpose, and a gather of features is a gather of contiguous memory.
 
 mod activations;
+mod alone;
 mod attention;
 mod bert;
 mod block;

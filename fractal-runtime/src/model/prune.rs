@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use fractal_dsl::DType;
 use fractal_dsl::pattern::{Mask, Pattern};
 
+use super::alone::Reference;
+use super::calibrate::AnyError;
 use super::{BertModel, CalibrateError, ModelError, NewWeights};
 use crate::Tensor;
 use crate::prune::budget::Curve;
@@ -101,7 +103,7 @@ impl BertModel {
         mut least: impl FnMut(&str, usize, usize) -> Result<Pattern, PruneError>,
         mut progress: impl FnMut(&str),
     ) -> Result<BTreeMap<String, Curve>, CalibrateError> {
-        let dense = self.embed(sentences)?;
+        let mut reference = Reference::new(self, sentences)?;
         let mut found = BTreeMap::new();
         self.calibrate(sentences, |name, weight, statistics: LayerStatistics| {
             let pattern = least(name, weight.n, weight.k)?;
@@ -118,13 +120,8 @@ impl BertModel {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             points.dedup_by(|a, b| a.0 == b.0);
             if let Some((_, error, weights)) = nearest {
-                let mut alone = self.clone();
-                alone.set_weight(name, weights, None)?;
-                let moved = alone.embed(sentences)?;
-                let cosine =
-                    |(a, b): (&Vec<f32>, &Vec<f32>)| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
-                let loss = 1.0 - dense.iter().zip(&moved).map(cosine).sum::<f64>() / dense.len().max(1) as f64;
-                let scale = if error > 0.0 { loss.max(0.0) / error } else { 0.0 };
+                let loss = reference.loss(name, NewWeights { weights, bias: None })?;
+                let scale = if error > 0.0 { loss / error } else { 0.0 };
                 points.iter_mut().for_each(|point| point.1 *= scale);
             }
             found.insert(name.to_owned(), Curve { elements: weight.n * weight.k, points });
@@ -132,6 +129,37 @@ impl BertModel {
             Ok(None)
         })?;
         Ok(found)
+    }
+
+    /// Of each layer named in `options`, how much the embeddings of `measured` move, as 1 - their mean cosine to the dense ones, when it
+    /// alone is pruned by second order to each of its patterns, its weights fitted to the calibration `sentences`. `found` hears of each:
+    /// layer, number of the pattern, error; what it returns as an error ends the work.
+    ///
+    /// # Errors
+    /// [`CalibrateError`]; a layer that the model lacks is one.
+    pub fn errors_alone(
+        &self,
+        sentences: &[Vec<u32>],
+        measured: &[Vec<u32>],
+        options: &BTreeMap<String, Vec<Pattern>>,
+        settings: &SecondOrder,
+        mut found: impl FnMut(&str, usize, f64) -> Result<(), AnyError>,
+    ) -> Result<(), CalibrateError> {
+        for name in options.keys() {
+            self.weight(name)?;
+        }
+        let mut reference = Reference::new(self, measured)?;
+        self.calibrate(sentences, |name, weight, statistics| {
+            let Some(patterns) = options.get(name) else { return Ok(None) };
+            let tensor = Tensor::from_f32(DType::F32, weight.n, weight.k, weight.data)?;
+            for (number, pattern) in patterns.iter().enumerate() {
+                let made = settings.prune(pattern, &tensor, statistics.clone())?;
+                let new = NewWeights { weights: made.pruned.dense().to_f32(), bias: made.bias };
+                found(name, number, reference.loss(name, new)?)?;
+            }
+            Ok(None)
+        })?;
+        Ok(())
     }
 }
 

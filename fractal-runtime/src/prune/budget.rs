@@ -1,4 +1,5 @@
-//! How much each layer of a model keeps: shapes, weights or error curves, and a keep ratio for all -> a ratio for each.
+//! How much each layer of a model keeps: shapes, weights or error curves, and a keep ratio for all -> a ratio for each; or options of
+//! known time and loss, and a time for all -> an option for each.
 
 use super::PruneError;
 
@@ -150,6 +151,83 @@ pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: &[f64]) -> Result
     Ok(ratios)
 }
 
+/// One option of each layer, of least total loss among those that together take at most `most_time`: `layers` has of each its options
+/// as (time, loss), times in any one unit. The result is an index into each layer's options.
+///
+/// This is the multiple-choice knapsack problem (Kellerer, Pferschy, Pisinger, Knapsack Problems, 2004, ch. 11), solved greedily: from
+/// the fastest options on, the steps along the layers' lower convex hulls are taken by falling gain in loss for their time; then, as
+/// long as one helps, the single exchange of an option that lowers the loss most and still fits, be it on a hull or not. The total time
+/// is never above `most_time`; the loss is at most that of the problem's relaxation to mixed options, which is at most the optimum,
+/// plus the loss that the largest single step of a hull gains. With s options of l layers: O(s l) for the steps and for each exchange,
+/// of which there are hardly more than layers.
+///
+/// # Errors
+/// [`PruneError::Budget`] for a layer without options, a number that is not finite, a negative time, or less time than the fastest options
+/// take together.
+pub fn by_time(layers: &[Vec<(f64, f64)>], most_time: f64) -> Result<Vec<usize>, PruneError> {
+    let fits = |option: &(f64, f64)| option.0.is_finite() && option.0 >= 0.0 && option.1.is_finite();
+    if let Some(at) = layers.iter().position(|options| options.is_empty() || !options.iter().all(fits)) {
+        let found = format!("{:?} of layer {at}", layers[at]);
+        return Err(PruneError::Budget { expected: "options of finite time, at least 0, and finite loss", found });
+    }
+    let hulls: Vec<Vec<usize>> = layers.iter().map(|options| fastest_to_best(options)).collect();
+    let mut chosen: Vec<usize> = hulls.iter().map(|hull| hull[0]).collect();
+    let time = |chosen: &[usize]| layers.iter().zip(chosen).map(|(options, &at)| options[at].0).sum::<f64>();
+    let least = time(&chosen);
+    if least.is_nan() || most_time.is_nan() || least > most_time {
+        let found = format!("{most_time} for {least}");
+        return Err(PruneError::Budget { expected: "time for at least the fastest options together", found });
+    }
+    // An exchange, where there is time for it.
+    let exchange = |chosen: &mut Vec<usize>, layer: usize, option: usize| {
+        let old = std::mem::replace(&mut chosen[layer], option);
+        let fits = time(chosen) <= most_time;
+        if !fits {
+            chosen[layer] = old;
+        }
+        fits
+    };
+    // (gain in loss a unit of time, layer, place on its hull).
+    let mut steps: Vec<(f64, usize, usize)> = Vec::new();
+    for (layer, (options, hull)) in layers.iter().zip(&hulls).enumerate() {
+        for (place, pair) in hull.windows(2).enumerate() {
+            let (from, to) = (options[pair[0]], options[pair[1]]);
+            steps.push(((from.1 - to.1) / (to.0 - from.0), layer, place + 1));
+        }
+    }
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+    let mut ended = vec![false; layers.len()];
+    for (_, layer, place) in steps {
+        // A step that finds no time ends its layer: those behind it begin where it would have led.
+        ended[layer] = ended[layer] || !exchange(&mut chosen, layer, hulls[layer][place]);
+    }
+    loop {
+        let all = layers.iter().enumerate().flat_map(|(layer, options)| (0..options.len()).map(move |at| (layer, at)));
+        let gain = |&(layer, at): &(usize, usize)| layers[layer][chosen[layer]].1 - layers[layer][at].1;
+        let mut better: Vec<(usize, usize)> = all.filter(|one| gain(one) > 0.0).collect();
+        better.sort_by(|a, b| gain(b).total_cmp(&gain(a)).then(a.cmp(b)));
+        if !better.into_iter().any(|(layer, at)| exchange(&mut chosen, layer, at)) {
+            return Ok(chosen);
+        }
+    }
+}
+
+/// The options on the lower convex hull, from the fastest to that of least loss: times rise, losses fall.
+fn fastest_to_best(options: &[(f64, f64)]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..options.len()).collect();
+    order.sort_by(|&a, &b| options[a].0.total_cmp(&options[b].0).then(options[a].1.total_cmp(&options[b].1)));
+    let mut left: Vec<usize> = Vec::new();
+    for at in order {
+        if left.last().is_none_or(|&last| options[at].1 < options[last].1) {
+            left.push(at);
+        }
+    }
+    let points: Vec<(f64, f64)> = left.iter().map(|&at| options[at]).collect();
+    let corners = hull(&points);
+    left.retain(|&at| corners.contains(&options[at]));
+    left
+}
+
 /// The points between the limits, with the limits themselves by straight lines.
 fn within(points: &[(f64, f64)], least: f64, most: f64) -> Vec<(f64, f64)> {
     let at = |x: f64| {
@@ -202,6 +280,7 @@ fn check(elements: &[usize], keep: f64) -> Result<(), PruneError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn kept(elements: &[usize], ratios: &[f64]) -> f64 {
         let kept: f64 = elements.iter().zip(ratios).map(|(&e, r)| e as f64 * r).sum();
@@ -278,8 +357,83 @@ mod tests {
         }
     }
 
+    fn sums(layers: &[Vec<(f64, f64)>], chosen: &[usize]) -> (f64, f64) {
+        let options = || layers.iter().zip(chosen).map(|(options, &at)| options[at]);
+        (options().map(|option| option.0).sum(), options().map(|option| option.1).sum())
+    }
+
+    #[test]
+    fn time_goes_where_it_saves_most() {
+        // Dense first. The second layer loses nothing by being fast.
+        let layers = vec![vec![(10.0, 0.0), (5.0, 0.2), (4.0, 0.9)], vec![(10.0, 0.0), (4.0, 0.01)]];
+        assert_eq!(by_time(&layers, 20.0).unwrap(), [0, 0]);
+        assert_eq!(by_time(&layers, 14.0).unwrap(), [0, 1]);
+        assert_eq!(by_time(&layers, 10.0).unwrap(), [1, 1]);
+        assert_eq!(by_time(&layers, 8.0).unwrap(), [2, 1]);
+        let error = by_time(&layers, 7.5).unwrap_err().to_string();
+        assert!(error.ends_with("expected time for at least the fastest options together, found 7.5 for 8"), "{error}");
+        // As slow as another and worse: never.
+        assert_eq!(by_time(&[vec![(1.0, 0.5), (1.0, 0.25), (2.0, 0.3)]], 3.0).unwrap(), [1]);
+        assert_eq!(by_time(&[], 0.0).unwrap(), [0usize; 0]);
+    }
+
+    #[test]
+    fn options_inside_a_hull_use_what_time_is_left() {
+        // The middle one is above the line from the first to the last, for which there is no time.
+        let layers = vec![vec![(2.0, 1.0), (6.0, 0.7), (10.0, 0.0)]];
+        assert_eq!(fastest_to_best(&layers[0]), [0, 2]);
+        assert_eq!(by_time(&layers, 9.0).unwrap(), [1]);
+        // A step that does not fit leaves its time to another layer's.
+        let layers = vec![vec![(1.0, 1.0), (9.0, 0.0)], vec![(1.0, 0.1), (3.0, 0.0)]];
+        assert_eq!(by_time(&layers, 9.0).unwrap(), [0, 1]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn choices_by_time_are_near_the_best(
+            layers in proptest::collection::vec(
+                proptest::collection::vec((0u32..40, 0u32..40).prop_map(|(t, l)| (f64::from(t) / 3.0, f64::from(l) / 7.0)), 1..=4),
+                1..=4,
+            ),
+            part in 0.0..1.2f64,
+        ) {
+            let time_of = |pick: fn(f64, f64) -> f64| -> f64 {
+                layers.iter().map(|options| options.iter().map(|o| o.0).reduce(pick).unwrap()).sum()
+            };
+            let (fastest, slowest) = (time_of(f64::min), time_of(f64::max));
+            let most = fastest + part * (slowest - fastest);
+            // Every choice.
+            let mut best: Option<f64> = None;
+            for code in 0..4usize.pow(layers.len() as u32) {
+                let chosen: Vec<usize> = (0..layers.len()).map(|at| code / 4usize.pow(at as u32) % 4).collect();
+                if chosen.iter().zip(&layers).all(|(&at, options)| at < options.len()) {
+                    let (time, loss) = sums(&layers, &chosen);
+                    best = if time <= most { Some(best.map_or(loss, |b| b.min(loss))) } else { best };
+                }
+            }
+            let largest = layers.iter().flat_map(|options| {
+                let losses: Vec<f64> = fastest_to_best(options).into_iter().map(|at| options[at].1).collect();
+                losses.windows(2).map(|pair| pair[0] - pair[1]).collect::<Vec<_>>()
+            }).fold(0.0, f64::max);
+            match (by_time(&layers, most), best) {
+                (Ok(chosen), Some(best)) => {
+                    let (time, loss) = sums(&layers, &chosen);
+                    prop_assert!(time <= most, "{} above {}", time, most);
+                    prop_assert!(loss >= best - 1e-9 && loss <= best + largest + 1e-9, "{} for {}", loss, best);
+                }
+                (Err(_), None) => {}
+                (found, best) => prop_assert!(false, "{:?} for {:?}", found, best),
+            }
+        }
+    }
+
     #[test]
     fn what_is_no_budget_is_told() {
+        for options in [vec![], vec![(f64::NAN, 0.0)], vec![(1.0, f64::INFINITY)], vec![(-1.0, 0.0)]] {
+            let error = by_time(&[vec![(1.0, 0.0)], options], 9.0).unwrap_err().to_string();
+            assert!(error.contains("finite loss") && error.contains("of layer 1"), "{error}");
+        }
+        assert!(by_time(&[vec![(1.0, 0.0)]], f64::NAN).is_err());
         assert!(erdos_renyi(&[(0, 4)], 0.5).unwrap_err().to_string().contains("none in layer 0"));
         assert!(erdos_renyi(&[(4, 4)], 1.5).unwrap_err().to_string().contains("found 1.5"));
         let curve = Curve { elements: 4, points: vec![(0.5, 1.0), (0.5, 0.0)] };
