@@ -311,6 +311,15 @@ fn patterns_and_ratios_are_chosen_together() {
     let output = prune_in(folder.path(), &[], &["--recipe", text(&recipe), "--evaluate", "test"]);
     assert!(output.status.success(), "{}", stderr(&output));
 
+    let study = format!("recipe={}", text(&recipe));
+    let output = prune_in(folder.path(), &["study"], &["--pattern", &study]);
+    assert!(
+        output.status.success() && stdout(&output).contains("joint.toml"),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+
     // Another speedup measures nothing; another pattern only itself; and what is kept is what counts.
     let output = joint(&["--speedup", "1.2"]);
     assert!(stdout(&output).contains("0 of 24 errors to measure"), "{}{}", stdout(&output), stderr(&output));
@@ -319,7 +328,8 @@ fn patterns_and_ratios_are_chosen_together() {
     let output = joint(&["--speedup", "2"]);
     assert!(stdout(&output).contains("12 of 36 errors to measure"), "{}{}", stdout(&output), stderr(&output));
     let layers = |value: &Value| value["layers"].as_array().expect("a list").clone();
-    assert!(layers(&read(&chosen)).iter().all(|row| row["pattern"] == "2:4"), "{}", stdout(&output));
+    let fine = layers(&read(&chosen)).iter().filter(|row| row["pattern"] == "2:4").count();
+    assert!(fine >= 5 * LAYERS, "{}", stdout(&output));
     let mut kept = read(&errors);
     kept["layers"]["encoder.layer.1.output.dense"]["tw:16@0.875"] = json!(0.0);
     std::fs::write(&errors, kept.to_string()).expect("it can be written");
@@ -372,6 +382,7 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["study", "--pattern", "dense@0.5"], "`dense` is the first row"),
         (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
+        (&["study", "--pattern", "recipe=/no/such/recipe.toml"], "cannot read /no/such/recipe.toml"),
         (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),
         (&["study", "--pattern", "tw:64@0.5", "--method", "wanda"], "method `wanda`: expected magnitude"),
         (

@@ -81,7 +81,7 @@ pub struct Run {
 pub struct Study {
     #[command(flatten)]
     pub inputs: Inputs,
-    /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`, or `tuned=FILE@0.75` for the patterns of a tuned recipe
+    /// Patterns and sparsities, such as `tw:64@0.5,2:4@0.5`, `tuned=FILE@0.75` for the patterns of a tuned recipe, or `recipe=FILE` for a recipe as it is, by no other method
     #[arg(long, value_delimiter = ',', required = true)]
     pub pattern: Vec<String>,
     /// magnitude, taylor, activation-aware, second-order, second-order+budget, distilled (after second order), distilled+budget; magnitude+lamp and magnitude+erk

@@ -204,12 +204,20 @@ fn report(args: &Joint, measured: &Measured, layers: &[Layer], chosen: &[usize])
     );
     println!(
         "kept: as asked for; error alone: 1 - mean cosine of the embeddings to the dense ones, this layer alone pruned; us: {}, {}, {} tokens, layers {} times as wide",
-        measured.machine, measured.dtype, measured.m, args.wider
+        one_line(&measured.machine),
+        measured.dtype,
+        measured.m,
+        args.wider
     );
     json!({
         "machine": measured.machine, "dtype": measured.dtype, "m": measured.m, "dates": measured.dates, "wider": args.wider,
         "speedup_asked": args.speedup, "speedup": dense / time, "time_us": time, "dense_us": dense, "error": error, "layers": rows,
     })
+}
+
+/// What another program wrote, without what would end a line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A file that [`Recipe::read`](crate::recipe::Recipe::read) takes.
@@ -218,7 +226,7 @@ fn recipe_of(args: &Joint, measured: &Measured, layers: &[Layer], chosen: &[usiz
     let from =
         format!("{}, {}, {} tokens, {}", measured.machine, measured.dtype, measured.m, measured.dates.join(", "));
     // A comment ends with its line.
-    let from: String = from.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let from = one_line(&from);
     let mut text = format!(
         "# Made by `prune joint`: of each layer the pattern and the ratio of least error alone in the time that there is.\n\
          # Times: {from}; of layers {} times as wide.\n\

@@ -22,16 +22,24 @@ const GPU_TOKENS: usize = 4096;
 /// Before the file of a recipe that `tune model --recipe` wrote.
 const TUNED: &str = "tuned=";
 
+/// Before the file of a recipe that is run as it is.
+const RECIPE: &str = "recipe=";
+
 /// The command.
 ///
 /// # Errors
 /// Whatever keeps it from its end; one pattern that cannot be had leaves the others.
 pub fn run(args: &Study) -> Result<()> {
-    let runs: Vec<(String, f64)> = args.pattern.iter().map(|text| parse(text)).collect::<Result<_>>()?;
+    let (files, patterns): (Vec<&String>, Vec<&String>) = args.pattern.iter().partition(|t| t.starts_with(RECIPE));
+    let files: Vec<Option<PathBuf>> = files.iter().map(|text| Some(text[RECIPE.len()..].into())).collect();
+    let runs: Vec<(String, f64)> = patterns.iter().map(|text| parse(text)).collect::<Result<_>>()?;
     let recipes: Vec<(&str, Recipe)> =
         args.method.iter().map(|name| Ok((name.as_str(), method(name)?))).collect::<Result<_>>()?;
     // All that is asked for, checked before anything is loaded.
-    let mut asked: Vec<(&str, f64, &str, Recipe)> = Vec::new();
+    let mut asked: Vec<(String, Option<f64>, &str, Recipe)> = Vec::new();
+    for path in files.iter().flatten() {
+        asked.push((path.display().to_string(), None, "recipe", Recipe::read(path)?));
+    }
     for (pattern, sparsity) in &runs {
         let tuned = pattern.strip_prefix(TUNED).map(PathBuf::from);
         let fixed = tuned.is_some() || pattern.parse::<Named>()?.fixed_keep().is_some();
@@ -50,7 +58,7 @@ pub fn run(args: &Study) -> Result<()> {
                 ..recipe.clone()
             };
             recipe.check()?;
-            asked.push((pattern, *sparsity, name, recipe));
+            asked.push((pattern.clone(), Some(*sparsity), name, recipe));
         }
     }
     if asked.is_empty() {
@@ -63,7 +71,7 @@ pub fn run(args: &Study) -> Result<()> {
         return Err("--training: no method given distils; add `distilled` to --method".into());
     }
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
-    check_apart(&[("--json", &args.json)], &args.inputs, &[])?;
+    check_apart(&[("--json", &args.json)], &args.inputs, &files.iter().collect::<Vec<_>>())?;
     let loaded = load(&args.inputs, None)?;
     let task = Task::read(&args.inputs.packages, &args.part, &loaded.tokenizer, args.queries as usize)?;
     let gpu = if args.gpu { Some(Gpu::new(&loaded.model, DType::F16, GPU_TOKENS)?) } else { None };
@@ -102,13 +110,18 @@ pub fn run(args: &Study) -> Result<()> {
     for (pattern, sparsity, name, recipe) in &asked {
         match row(recipe, &loaded, &task, &embeddings, &dense, gpu.as_ref()) {
             Ok((mut row, text)) => {
+                // A recipe's is that of what it made.
+                let sparsity = sparsity.unwrap_or(1.0 - row["density"].as_f64().unwrap_or(1.0));
                 println!("{pattern:18} {:7.2}%  {name:22} {text}", sparsity * 100.0);
                 row["pattern"] = json!(pattern);
                 row["sparsity"] = json!(sparsity);
                 row["method"] = json!(name);
                 rows.push(row);
             }
-            Err(error) => println!("{pattern:18} {:7.2}%  {name:22} not run: {error}", sparsity * 100.0),
+            Err(error) => {
+                let sparsity = sparsity.map_or("       -".into(), |sparsity| format!("{:7.2}%", sparsity * 100.0));
+                println!("{pattern:18} {sparsity}  {name:22} not run: {error}");
+            }
         }
         if let Some(path) = &args.json {
             json_file::write(path, &Value::from(rows.clone()))?;
@@ -126,7 +139,8 @@ pub fn run(args: &Study) -> Result<()> {
 
 /// `tw:64@0.5`.
 fn parse(text: &str) -> Result<(String, f64)> {
-    let wrong = || format!("`{text}`: expected a pattern and a sparsity from 0 to below 1, such as tw:64@0.5");
+    let wrong =
+        || format!("`{text}`: expected a pattern and a sparsity from 0 to below 1, such as tw:64@0.5, or recipe=FILE");
     let (pattern, sparsity) = text.split_once('@').ok_or_else(wrong)?;
     let sparsity: f64 = sparsity.parse().map_err(|_| wrong())?;
     if !pattern.starts_with(TUNED) && pattern.parse::<Named>()? == Named::Dense {
@@ -172,8 +186,13 @@ fn row(
     let sum = |of: fn(&fractal::runtime::Reconstructed) -> f64| pruned.layers.values().map(of).sum::<f64>();
     let layers = pruned.layers.len().max(1) as f64;
     let (error, retained) = (sum(|layer| layer.error) / layers, sum(|layer| layer.pruned.retained()) / layers);
-    let kept: usize = pruned.layers.values().map(|layer| layer.pruned.kept()).sum();
-    let all: usize = pruned.layers.values().map(|l| l.pruned.pattern().n() * l.pruned.pattern().k()).sum();
+    let (mut kept, mut all) = (0, 0);
+    for name in loaded.model.linear_names() {
+        let elements = loaded.model.weight(&name)?.data.len();
+        // One that is not pruned keeps all.
+        kept += pruned.layers.get(&name).map_or(elements, |layer| layer.pruned.kept());
+        all += elements;
+    }
     let cpu = cpu_speed(loaded, &pruned)?;
     let on_gpu = gpu.map(|gpu| gpu_times(gpu, loaded, &pruned)).transpose()?;
     let ratio = |times: (Duration, Duration)| times.0.as_secs_f64() / times.1.as_secs_f64();

@@ -158,8 +158,8 @@ pub fn by_error(curves: &[Curve], keep: f64, least: f64, most: &[f64]) -> Result
 /// the fastest options on, the steps along the layers' lower convex hulls are taken by falling gain in loss for their time; then, as
 /// long as one helps, the single exchange of an option that lowers the loss most and still fits, be it on a hull or not. The total time
 /// is never above `most_time`; the loss is at most that of the problem's relaxation to mixed options, which is at most the optimum,
-/// plus the loss that the largest single step of a hull gains. With s options of l layers: O(s l) for the steps and for each exchange,
-/// of which there are hardly more than layers.
+/// plus the loss that the largest single step of a hull gains. With s options of l layers: O(s (l + log s)) for the steps and for each
+/// exchange; every one lowers the loss, so they end.
 ///
 /// # Errors
 /// [`PruneError::Budget`] for a layer without options, a number that is not finite, a negative time, or less time than the fastest options

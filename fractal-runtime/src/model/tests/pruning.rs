@@ -342,6 +342,56 @@ fn losses_fall_as_layers_keep_more() {
 }
 
 #[test]
+fn errors_alone_are_those_of_the_whole_model() {
+    let (dense, sentences) = (load(&checkpoint()), calibration());
+    let (measured, settings) = (&sentences[..20], SecondOrder::default());
+    let names = dense.linear_names();
+    let options: BTreeMap<String, Vec<Pattern>> = names
+        .iter()
+        // Some layers are left out.
+        .filter(|name| !name.ends_with("key"))
+        .map(|name| {
+            let weight = dense.weight(name).unwrap();
+            (name.clone(), ["tw:8", "2:4"].map(|option| pattern(option, weight.n, weight.k)).to_vec())
+        })
+        .collect();
+    let mut found: Vec<(String, usize, f64)> = vec![];
+    let hear = |name: &str, option, error| {
+        found.push((name.to_owned(), option, error));
+        Ok(())
+    };
+    dense.errors_alone(&sentences, measured, &options, &settings, hear).unwrap();
+    assert_eq!(found.len(), 2 * 5 * LAYERS);
+    let mut news = vec![];
+    dense
+        .calibrate(&sentences, |name, weight, statistics| {
+            let tensor = Matrix::from_f32(DType::F32, weight.n, weight.k, weight.data)?;
+            for (number, pattern) in options.get(name).into_iter().flatten().enumerate() {
+                let made = settings.prune(pattern, &tensor, statistics.clone())?;
+                news.push((name.to_owned(), number, made.pruned.dense().to_f32(), made.bias));
+            }
+            Ok(None)
+        })
+        .unwrap();
+    // Also in an order in which they do not run.
+    let mut reference = super::super::alone::Reference::new(&dense, measured).unwrap();
+    for ((name, number, error), (of, option, weights, bias)) in found.into_iter().zip(news).rev() {
+        assert_eq!((&name, number), (&of, option));
+        let mut alone = dense.clone();
+        alone.set_weight(&name, weights.clone(), bias.clone()).unwrap();
+        let whole = moved(&dense, &alone, measured);
+        assert!(error > 0.0 && (error - whole).abs() <= 1e-9 + 1e-6 * whole, "{name} {number}: {error} for {whole}");
+        assert_eq!(reference.loss(&name, NewWeights { weights, bias }).unwrap(), error, "{name} {number}");
+    }
+    // What the listener returns ends it, and names the layer.
+    let stop = |_: &str, _, _| Err("enough".into());
+    let error = dense.errors_alone(&sentences, measured, &options, &settings, stop).unwrap_err().to_string();
+    assert_eq!(error, format!("layer `{}`: enough", names[0]));
+    let unknown = BTreeMap::from([("pooler".to_owned(), vec![])]);
+    assert!(dense.errors_alone(&sentences, measured, &unknown, &settings, |_, _, _| Ok(())).is_err());
+}
+
+#[test]
 fn plans_that_cannot_be_are_errors() {
     let (dense, sentences) = (load(&checkpoint()), sentences(31, 4));
     let whole = plan(&dense, "tw:8", &second_order());
