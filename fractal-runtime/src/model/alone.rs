@@ -52,7 +52,7 @@ impl<'a> Reference<'a> {
         for part in &self.parts {
             let moved = embeddings(&alone, self.block, &part.spans, &part.x)?;
             for (a, b) in part.embeddings.iter().zip(&moved) {
-                cosines += a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+                cosines += a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
                 count += 1;
             }
         }
