@@ -347,7 +347,7 @@ fn patterns_and_ratios_are_chosen_together() {
     refused(&["--speedup", "2.1"], "--speedup: expected at most 2, what the fastest options give, found 2.1");
     refused(&["--speedup", "2", "--training", "5"], "--training: nothing is distilled here");
     refused(&["--speedup", "2", "--calibration", "5"], "is of other weights or calibration texts");
-    refused(&["--speedup", "2", "--times", text(&chosen)], "expected rows of `bench --json`");
+    refused(&["--speedup", "2", "--times", text(&at("config.json"))], "expected rows of `bench --json`");
     kept["layers"]["encoder.layer.1.output.dense"]["2:4@0.5"] = json!(-1.0);
     std::fs::write(&errors, kept.to_string()).expect("it can be written");
     refused(&["--speedup", "2"], "-1 is no error");
