@@ -322,6 +322,7 @@ inline void take_turn(int group) {
     ++turns;
     block->changed.wait(lock, [&] { return block->passes[group] >= 128 * turns; });
 }
+inline int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 inline void pass_turn(int group) {
     std::lock_guard lock(block->mutex);
     ++block->passes[1 - group];

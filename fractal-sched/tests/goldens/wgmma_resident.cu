@@ -65,7 +65,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
     const unsigned weights_there = empty + 8 * STAGES, weights_done = weights_there + 8;
-    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {
@@ -82,6 +82,11 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const long long items = (long long)tiles * token_tiles;
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    // Of an item: its tile of rows, and its tile of tokens.
+    int of_rows = from / token_tiles, of_tokens = from % token_tiles;
+    auto go_on = [&]() {
+        if (++of_tokens == token_tiles) of_tokens = 0, ++of_rows;
+    };
 
     if (group == 2) {
         give_registers<72>();
@@ -90,9 +95,9 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
         int starts[RESIDENT / 4];
         int tile = -1, steps = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item) {
-            if (item / token_tiles != tile) {
-                tile = item / token_tiles;
+        for (int item = from; item < to; ++item, go_on()) {
+            if (of_rows != tile) {
+                tile = of_rows;
                 const int first = load_now(begin + tile);
                 steps = load_now(begin + tile + 1) - first;
 #pragma unroll
@@ -114,7 +119,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
                 if (changes == 0) dependency_wait();
                 ++changes;
             }
-            const int m0 = item % token_tiles * TOKENS;
+            const int m0 = of_tokens * TOKENS;
 #pragma unroll
             for (int u = 0; u < RESIDENT; ++u) {
                 if (u >= steps) break;
@@ -149,13 +154,13 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     bool changed = false;
     dependency_wait();
     if (group == 1) pass_turn(1);
-    for (int item = from; item < to; ++item) {
-        if (item / token_tiles != tile) {
+    for (int item = from; item < to; ++item, go_on()) {
+        if (of_rows != tile) {
             // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
             if (changed) barrier_wait(weights_there, (changes - 1) & 1);
             if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
-            tile = item / token_tiles;
-            steps = load_now(begin + tile + 1) - load_now(begin + tile);
+            tile = of_rows;
+            steps = uniform(load_now(begin + tile + 1) - load_now(begin + tile));
             tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
             tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
             changed = true;
@@ -169,7 +174,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
         }
         if (changed) barrier_wait(weights_there, (changes - 1) & 1);
         changed = false;
-        const int m0 = item % token_tiles * TOKENS;
+        const int m0 = of_tokens * TOKENS;
         // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
         take_turn(group);
         // The first multiplication sets them.

@@ -175,6 +175,8 @@ __device__ __forceinline__ float4 load_floats(unsigned from) {
     return v;
 }
 
+// What is the same in all lanes of a warp, known to be so by the compiler: descriptors made of it stay in uniform registers.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 // A constant of the weight's, fetched here and not where it is used.
 __device__ __forceinline__ int load_now(const int* from) {
     int v;

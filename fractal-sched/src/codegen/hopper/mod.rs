@@ -176,7 +176,7 @@ fn place(config: &KernelConfig) -> String {
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
     const unsigned FULL, empty = full + 8 * STAGES;
-    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {
