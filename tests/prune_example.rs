@@ -144,7 +144,7 @@ fn text(path: &Path) -> &str {
 fn a_recipe_makes_a_model_files_and_a_picture() {
     let folder = folder().expect("a small model can be written");
     let at = |name: &str| -> PathBuf { folder.path().join(name) };
-    let recipe = "pattern = \"tw:16\"\nsparsity = 0.5\nbudget = \"error\"\nsteps = 2\ndistill = 1\n\n\
+    let recipe = "pattern = \"tw:16\"\nsparsity = 0.5\nbudget = \"error\"\nsteps = 2\ndistill = 1\ndtype = \"f16\"\n\n\
                   [[layer]]\nname = \"*.attention.self.*\"\npattern = \"2:4\"\nsparsity = 0.5\n\n\
                   [[layer]]\nname = \"encoder.layer.0.output.dense\"\npattern = \"dense\"\n";
     std::fs::write(at("recipe.toml"), recipe).expect("it can be written");
@@ -188,9 +188,31 @@ fn a_recipe_makes_a_model_files_and_a_picture() {
     let zeros = whole.weight(name).expect("a layer").data.iter().filter(|w| **w == 0.0).count();
     assert_eq!(zeros, HIDDEN * HIDDEN / 2);
     assert!(std::fs::read_to_string(&picture).expect("it is there").ends_with("</svg>\n"));
-    // A state of the last step goes on from there, and of another recipe is refused.
+    // A state of the last step goes on from there, to the same end; one of another recipe is refused, and one with a changed bit.
+    let (made, reported) = (std::fs::read(&out).expect("it is there"), report["layers"].clone());
     let again = run();
     assert!(again.status.success(), "{}", stderr(&again));
+    assert!(std::fs::read(&out).expect("it is there") == made, "the model is another one after going on");
+    let report = || -> Value {
+        serde_json::from_str(&std::fs::read_to_string(at("report.json")).expect("it is there")).expect("JSON")
+    };
+    assert_eq!(report()["layers"], reported);
+    let kept = std::fs::read(&state).expect("it is there");
+    let mut refused = 0;
+    for back in [1, 3, 200, 1001, 4003, kept.len() / 2] {
+        let mut changed = kept.clone();
+        changed[kept.len() - back] ^= 4;
+        std::fs::write(&state, changed).expect("it can be written");
+        let output = run();
+        refused += usize::from(!output.status.success());
+        // A bit may be one that nothing reads.
+        assert!(
+            !output.status.success() || std::fs::read(&out).expect("it is there") == made,
+            "{back} bytes from the end"
+        );
+    }
+    assert!(refused >= 4, "{refused} of 6 changed bits were seen");
+    std::fs::write(&state, kept).expect("it can be written");
     // What is read is not written over, nor does a state go on with other texts.
     for (option, path) in [("--out", "model.safetensors"), ("--json", "recipe.toml"), ("--packed", "test.jsonl")] {
         let before = std::fs::read(at(path)).expect("it is there");

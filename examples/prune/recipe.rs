@@ -188,6 +188,11 @@ impl Recipe {
         found.ok_or_else(|| format!("dtype: expected f32, f16 or bf16, found `{}`", self.dtype).into())
     }
 
+    /// Whether any layer is pruned by this method.
+    pub fn asks_for(&self, method: MethodName) -> bool {
+        self.method == method || self.layer.iter().any(|entry| entry.method == Some(method))
+    }
+
     fn settings(&self) -> SecondOrder {
         SecondOrder { damping: self.damping, stages: self.stages, ..SecondOrder::default() }
     }

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::args::{Inputs, Run};
-use crate::recipe::Recipe;
+use crate::recipe::{MethodName, Recipe};
 use crate::retrieval::Task;
 use crate::{Result, json_file, picture, tokens};
 
@@ -58,6 +58,9 @@ pub fn load(inputs: &Inputs, sentences: Option<&Path>) -> Result<Loaded> {
 
 /// The note under which a state tells what it belongs to.
 const NOTE: &str = "fractal-prune";
+/// In a state: of each layer what the report tells of it, and a hash of the weights.
+const TOLD: &str = "fractal-prune-layers";
+const HASH: &str = "fractal-prune-weights";
 
 /// The command.
 ///
@@ -89,6 +92,11 @@ pub fn run(args: &Run) -> Result<()> {
     ];
     let read = [&args.recipe, &args.sentences, &recipe.tuned];
     check_apart(&outputs, &args.inputs, &read)?;
+    if args.sentences.is_some() && recipe.asks_for(MethodName::Taylor) {
+        println!(
+            "note: taylor takes the lines of --sentences in turn for a short and a long text that belong together"
+        );
+    }
     let loaded = load(&args.inputs, args.sentences.as_deref())?;
     let task = match &args.evaluate {
         Some(part) => Some(Task::read(&args.inputs.packages, part, &loaded.tokenizer, usize::MAX)?),
@@ -171,15 +179,40 @@ fn input(path: impl AsRef<Path>) -> (String, PathBuf) {
 pub fn origin(loaded: &Loaded, tuned: Option<&Path>) -> Result<String> {
     let mut hasher = DefaultHasher::new();
     loaded.sentences.hash(&mut hasher);
-    for name in loaded.model.linear_names() {
-        loaded.model.weight(&name)?.data.iter().for_each(|w| hasher.write_u32(w.to_bits()));
-        loaded.model.bias(&name)?.iter().for_each(|b| hasher.write_u32(b.to_bits()));
-    }
+    hash_weights(&loaded.model, &mut hasher)?;
     if let Some(tuned) = tuned {
         let text = std::fs::read(tuned).map_err(|e| format!("cannot read {}: {e}", tuned.display()))?;
         text.hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// The bits of all linear layers.
+fn hash_weights(model: &BertModel, hasher: &mut DefaultHasher) -> Result<()> {
+    for name in model.linear_names() {
+        model.weight(&name)?.data.iter().for_each(|w| hasher.write_u32(w.to_bits()));
+        model.bias(&name)?.iter().for_each(|b| hasher.write_u32(b.to_bits()));
+    }
+    Ok(())
+}
+
+/// A number that tells whether the weights are those that were written.
+fn hash_of(model: &BertModel) -> Result<String> {
+    let mut hasher = DefaultHasher::new();
+    hash_weights(model, &mut hasher)?;
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// What a state holds of the last step; `model` has its weights.
+fn restored(file: &PrunedFile, model: BertModel) -> Result<PrunedModel> {
+    let told: BTreeMap<String, [f64; 3]> = serde_json::from_str(file.notes.get(TOLD).map_or("{}", String::as_str))?;
+    let mut layers = BTreeMap::new();
+    for (name, stored) in file.layers.iter().filter_map(|(name, stored)| Some((name, stored.pruned()?))) {
+        let &[retained, error, least] = told.get(name).ok_or("what the report tells of a layer is missing")?;
+        let pruned = stored.clone().with_retained(retained);
+        layers.insert(name.clone(), Reconstructed { pruned, bias: Some(model.bias(name)?.to_vec()), error, least });
+    }
+    Ok(PrunedModel { model, layers })
 }
 
 /// Second-order factors of every layer's inputs: tensors `<layer>.curvature`, \[1, k\].
@@ -217,6 +250,7 @@ pub fn prune(
     let origin = state.map(|_| origin(loaded, recipe.tuned.as_deref())).transpose()?.unwrap_or_default();
     let belongs = |step: usize| json!({ "step": step, "of": format!("{recipe:?}"), "from": origin }).to_string();
     let mut before: Option<BertModel> = None;
+    let mut pruned = None;
     let mut first = 1;
     if let Some(path) = state.filter(|path| path.exists()) {
         let file = PrunedFile::read(path)?;
@@ -228,17 +262,21 @@ pub fn prune(
         };
         let mut model = dense.clone();
         model.set_pruned(&file)?;
+        let damaged = |what: String| {
+            format!("{}: expected the state as it was written: {what}; remove it, or take a copy", path.display())
+        };
+        if file.notes.get(HASH) != Some(&hash_of(&model)?) {
+            return Err(damaged("its weights are others".into()).into());
+        }
         first = step + 1;
         bar.println(format!("going on after step {step} of {} in {}", recipe.steps, path.display()));
-        before = Some(model);
         if step == recipe.steps {
-            // All is there but what follows the last step: that one is taken once more, within what is kept.
-            first = step;
+            pruned = Some(restored(&file, model.clone()).map_err(|e| damaged(e.to_string()))?);
         }
+        before = Some(model);
     }
     let plan = recipe.plan(dense, sentences, |what| bar.set_message(what))?;
     bar.set_length(((recipe.steps + 1 - first) * plan.len()) as u64);
-    let mut pruned = None;
     for step in first..=recipe.steps {
         let progress = |name: &str, made: &Reconstructed| {
             bar.set_message(format!("step {step} of {}, {name}: error {:.4}", recipe.steps, made.error));
@@ -248,7 +286,11 @@ pub fn prune(
             dense.prune_step(sentences, &plan, recipe.dtype()?, (step, recipe.steps), before.as_ref(), progress)?;
         if let Some(path) = state {
             let mut file = made.file(StoredWeight::Packed)?;
+            let told = |layer: &Reconstructed| [layer.pruned.retained(), layer.error, layer.least];
+            let told: BTreeMap<_, _> = made.layers.iter().map(|(name, layer)| (name, told(layer))).collect();
             file.notes.insert(NOTE.into(), belongs(step));
+            file.notes.insert(TOLD.into(), serde_json::to_string(&told)?);
+            file.notes.insert(HASH.into(), hash_of(&made.model)?);
             file.write(path)?;
         }
         before = Some(made.model.clone());
