@@ -315,12 +315,17 @@ fn patterns_and_ratios_are_chosen_together() {
         )
     };
     // As fast as each other: the one that harms less is taken.
-    let few = [("tw:16", 0.5, 0.5), ("tw:16", 0.875, 0.5), ("cublas", 0.5, 0.1)];
+    let few = [("tw:16", 0.5, 0.5), ("tw:16", 0.875, 0.5), ("cublas", 0.5, 0.1), ("bw:128x128", 0.75, 0.1)];
     write(&timed(&few));
     let output = joint(&["--speedup", "1.9", "--distill", "1"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let told = stdout(&output);
     assert!(told.contains("24 of 24 errors to measure") && told.contains("it is no named pattern"), "{told}");
+    // One block is all of a layer: nothing would be dropped.
+    assert!(
+        told.contains("bw:128x128 at 0.75 of 32 x 32 is left out: it keeps 100.0 % of this layer, and not 25.0"),
+        "{told}"
+    );
     let found = read(&chosen);
     let patterns: Vec<&Value> = found["layers"].as_array().expect("a list").iter().map(|row| &row["pattern"]).collect();
     assert_eq!(patterns.len(), 6 * LAYERS);
@@ -397,13 +402,15 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         (&["study", "--pattern", "tw:64@0.5", "--relation", "nan"], "relation: expected a number of at least 0"),
         (&["--evaluate", "../test"], "possible values: test, final"),
         (&["--training", "5"], "the recipe distils nothing"),
-        (&["study", "--pattern", "tw:64@0.5", "--method", "magnitude", "--training", "5"], "no method given distils"),
+        (&["study", "--pattern", "tw:64@0.5", "--method", "magnitude", "--training", "5"], "nothing asked for distils"),
         (&["--out", "/dev/null"], "neither a file nor free"),
         (&["--out", "twice.safetensors", "--packed", "./twice.safetensors"], "this is also --out"),
         (&["study", "--pattern", "2:4@0.5", "--method", "second-order+budget"], "nothing to study"),
         (&["study", "--pattern", "dense@0.5"], "`dense` is the first row"),
         (&["study", "--pattern", "tw:64"], "expected a pattern and a sparsity"),
         (&["study", "--pattern", "tww:64@0.5"], "tww:64"),
+        (&["study", "--pattern", "tw:64+1%@0.5"], "found one with a residue"),
+        (&["study", "--pattern", "tuned=tuned.json@0.5,2:4@0.5", "--json", "tuned.json"], "this is also what is read"),
         (&["study", "--pattern", "recipe=/no/such/recipe.toml"], "cannot read /no/such/recipe.toml"),
         (&["study", "--pattern", "tw:64@1.5"], "from 0 to below 1"),
         (&["study", "--pattern", "tw:64@0.5", "--method", "wanda"], "method `wanda`: expected magnitude"),
@@ -413,7 +420,7 @@ fn bad_input_is_refused_before_a_model_is_loaded() {
         ),
         (
             &["joint", "--times", "/dev/null", "--speedup", "0.5", "--recipe", "r.toml"],
-            "--speedup: expected a number of at least 1",
+            "--speedup: expected a number from 1 to 1000000",
         ),
         (&["joint", "--times", "/dev/null", "--speedup", "2", "--recipe", "r.toml"], "expected rows of `bench --json`"),
         (&["joint", "--times", "/dev/null", "--speedup", "2", "--recipe", "/no/such/directory/r.toml"], "cannot write"),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::args::Joint;
 use crate::recipe::CURVE_SENTENCES;
 use crate::run::{Loaded, bar, check_apart, load, origin};
-use crate::times::{Choice, Measured, Times};
+use crate::times::{Choice, Measured, Times, one_line};
 use crate::{Result, json_file};
 
 /// 1 - cosine by layer and by [`Choice::name`], of one model and its texts: the file of `--errors`.
@@ -43,8 +43,10 @@ pub fn run(args: &Joint) -> Result<()> {
     if args.inputs.training > 0 {
         return Err("--training: nothing is distilled here; pass it to the run of the recipe".into());
     }
-    if !(args.speedup >= 1.0 && args.speedup.is_finite()) {
-        return Err(format!("--speedup: expected a number of at least 1, such as 2, found {}", args.speedup).into());
+    if !(1.0..=1e6).contains(&args.speedup) {
+        return Err(
+            format!("--speedup: expected a number from 1 to 1000000, such as 2, found {:e}", args.speedup).into()
+        );
     }
     json_file::check_writable(&args.recipe)?;
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
@@ -71,8 +73,10 @@ pub fn run(args: &Joint) -> Result<()> {
         .collect();
     let dense: f64 = layers.iter().map(|layer| layer.choices[0].time).sum();
     let fastest = |layer: &Layer| layer.choices.iter().map(|choice| choice.time).fold(f64::INFINITY, f64::min);
-    let greatest = dense / layers.iter().map(fastest).sum::<f64>();
-    if args.speedup > greatest {
+    let least = layers.iter().map(fastest).sum::<f64>();
+    let greatest = dense / least;
+    // But for rounding.
+    if args.speedup > greatest * (1.0 + 1e-9) {
         let asked = args.speedup;
         // Rounded down: what is told can be had.
         let told = (greatest * 1000.0).floor() / 1000.0;
@@ -87,7 +91,7 @@ pub fn run(args: &Joint) -> Result<()> {
         .iter()
         .map(|layer| layer.choices.iter().zip(&layer.errors).map(|(choice, &error)| (choice.time, error)).collect())
         .collect();
-    let chosen = budget::by_time(&options, dense / args.speedup)?;
+    let chosen = budget::by_time(&options, (dense / args.speedup).max(least * (1.0 + 1e-12)))?;
     let report = report(args, &measured, &layers, &chosen);
     json_file::write_text(&args.recipe, &recipe_of(args, &measured, &layers, &chosen))?;
     println!("wrote {}", args.recipe.display());
@@ -106,11 +110,19 @@ impl Errors {
                 path.display()
             )
         };
-        let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let errors: Errors = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        match errors.layers.values().flat_map(BTreeMap::values).find(|error| !(error.is_finite() && **error >= 0.0)) {
+        match errors.layers.values().flat_map(BTreeMap::values).find(|error| !(0.0..=2.0).contains(*error)) {
             None => Ok(Some(errors)),
             Some(bad) => Err(wrong(format!("{bad} is no error")).into()),
+        }
+    }
+
+    /// What another run has written meanwhile.
+    fn add(&mut self, others: Option<Errors>) {
+        for (layer, more) in others.filter(|others| others.of == self.of).into_iter().flat_map(|others| others.layers) {
+            let own = self.layers.entry(layer).or_default();
+            more.into_iter().for_each(|(choice, error)| _ = own.entry(choice).or_insert(error));
         }
     }
 
@@ -157,7 +169,10 @@ fn measure(loaded: &Loaded, layers: &[Layer], kept: Option<Errors>, path: Option
         bar.inc(1);
         errors.layers.entry(layer.to_owned()).or_default().insert(names[number].clone(), error);
         match path {
-            Some(path) if number + 1 == names.len() => json_file::write(path, &serde_json::to_value(&errors)?),
+            Some(path) if number + 1 == names.len() => {
+                errors.add(Errors::read(path)?);
+                json_file::write(path, &serde_json::to_value(&errors)?)
+            }
             _ => Ok(()),
         }
     })?;
@@ -213,11 +228,6 @@ fn report(args: &Joint, measured: &Measured, layers: &[Layer], chosen: &[usize])
         "machine": measured.machine, "dtype": measured.dtype, "m": measured.m, "dates": measured.dates, "wider": args.wider,
         "speedup_asked": args.speedup, "speedup": dense / time, "time_us": time, "dense_us": dense, "error": error, "layers": rows,
     })
-}
-
-/// What another program wrote, without what would end a line.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A file that [`Recipe::read`](crate::recipe::Recipe::read) takes.

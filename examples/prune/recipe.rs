@@ -146,7 +146,7 @@ impl Recipe {
             return Err(format!("sparsity: expected a share from 0 to below 1, such as 0.75, found {bad}").into());
         }
         for name in self.layer.iter().map(|entry| &entry.pattern).chain(&self.pattern) {
-            name.parse::<Named>()?;
+            pattern_named(name)?;
         }
         if self.distill > 1000 {
             return Err(format!("distill: expected at most 1000 passes, found {}", self.distill).into());
@@ -223,7 +223,7 @@ impl Recipe {
                 continue;
             }
             let pattern = entry.map(|entry| &entry.pattern).or(self.pattern.as_ref());
-            let Some(pattern) = pattern.map(|pattern| pattern.parse::<Named>()).transpose()? else { continue };
+            let Some(pattern) = pattern.map(|pattern| pattern_named(pattern)).transpose()? else { continue };
             if pattern != Named::Dense {
                 let sparsity = entry.and_then(|entry| entry.sparsity).unwrap_or(self.sparsity);
                 let method = entry.and_then(|entry| entry.method).unwrap_or(self.method);
@@ -332,6 +332,19 @@ fn squared_gradients(model: &BertModel, sentences: &[Vec<u32>]) -> Result<BTreeM
     Ok(squares.linears.into_iter().map(|(name, gradient)| (name, gradient.weight)).collect())
 }
 
+/// A pattern by its name.
+///
+/// # Errors
+/// What is no name; a name with a residue, which a model's layers cannot have here.
+pub fn pattern_named(text: &str) -> Result<Named> {
+    text.parse::<Named>().map_err(|error| match text.split_once('+') {
+        Some((name, _)) if name.trim().parse::<Named>().is_ok() => {
+            format!("`{text}`: expected a pattern alone, found one with a residue, which no layer of a model can have here; take `{name}`").into()
+        }
+        _ => error.into(),
+    })
+}
+
 /// Whether `name` is what the pattern says, `*` standing for anything.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -387,6 +400,7 @@ mod tests {
             ("", "nothing to prune"),
             ("pattern = \"tww\"", "tww"),
             ("pattern = \"tw:64\"\nsparsity = 1.0", "from 0 to below 1"),
+            ("pattern = \"tw:64+1%\"", "found one with a residue"),
             ("pattern = \"tw:64\"\nsteps = 0", "expected 1 to 64"),
             ("pattern = \"tw:64\"\ndamping = 0.0", "above 0"),
             ("pattern = \"tw:64\"\ndistill = 9223372036854775807", "at most 1000 passes"),

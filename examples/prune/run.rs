@@ -276,6 +276,9 @@ pub fn prune(
         before = Some(model);
     }
     let plan = recipe.plan(dense, sentences, |what| bar.set_message(what))?;
+    if plan.is_empty() {
+        return Err("nothing to prune: the recipe leaves every layer dense; give one of them a pattern".into());
+    }
     bar.set_length(((recipe.steps + 1 - first) * plan.len()) as u64);
     for step in first..=recipe.steps {
         let progress = |name: &str, made: &Reconstructed| {

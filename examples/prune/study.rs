@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fractal::pattern::Named;
-use fractal::{DType, Device, Gemm, Layer, StoredWeight};
+use fractal::{DType, Device, Gemm, Layer, Magnitude, StoredWeight, Tensor};
 use fractal_runtime::model::{BertModel, PrunedModel};
 use serde_json::{Value, json};
 
 use crate::args::Study;
 use crate::cuda::Gpu;
-use crate::recipe::{Budget, MethodName, Recipe};
+use crate::recipe::{Budget, MethodName, Recipe, pattern_named};
 use crate::retrieval::{Embeddings, Found, Task};
 use crate::run::{Loaded, check_apart, load, prune};
 use crate::{Result, json_file, median};
@@ -42,7 +42,7 @@ pub fn run(args: &Study) -> Result<()> {
     }
     for (pattern, sparsity) in &runs {
         let tuned = pattern.strip_prefix(TUNED).map(PathBuf::from);
-        let fixed = tuned.is_some() || pattern.parse::<Named>()?.fixed_keep().is_some();
+        let fixed = tuned.is_some() || pattern_named(pattern)?.fixed_keep().is_some();
         for (name, recipe) in recipes.iter().filter(|(_, recipe)| !fixed || recipe.budget == Budget::Uniform) {
             let recipe = Recipe {
                 pattern: tuned.is_none().then(|| pattern.clone()),
@@ -68,10 +68,13 @@ pub fn run(args: &Study) -> Result<()> {
         );
     }
     if args.inputs.training > 0 && asked.iter().all(|(_, _, _, recipe)| recipe.distill == 0) {
-        return Err("--training: no method given distils; add `distilled` to --method".into());
+        return Err(
+            "--training: nothing asked for distils; add `distilled` to --method, or `distill = 1` to a recipe".into()
+        );
     }
     args.json.as_deref().map_or(Ok(()), json_file::check_writable)?;
-    check_apart(&[("--json", &args.json)], &args.inputs, &files.iter().collect::<Vec<_>>())?;
+    let tuned: Vec<Option<PathBuf>> = asked.iter().map(|(_, _, _, recipe)| recipe.tuned.clone()).collect();
+    check_apart(&[("--json", &args.json)], &args.inputs, &files.iter().chain(&tuned).collect::<Vec<_>>())?;
     let loaded = load(&args.inputs, None)?;
     let task = Task::read(&args.inputs.packages, &args.part, &loaded.tokenizer, args.queries as usize)?;
     let gpu = if args.gpu { Some(Gpu::new(&loaded.model, DType::F16, GPU_TOKENS)?) } else { None };
@@ -143,7 +146,7 @@ fn parse(text: &str) -> Result<(String, f64)> {
         || format!("`{text}`: expected a pattern and a sparsity from 0 to below 1, such as tw:64@0.5, or recipe=FILE");
     let (pattern, sparsity) = text.split_once('@').ok_or_else(wrong)?;
     let sparsity: f64 = sparsity.parse().map_err(|_| wrong())?;
-    if !pattern.starts_with(TUNED) && pattern.parse::<Named>()? == Named::Dense {
+    if !pattern.starts_with(TUNED) && pattern_named(pattern)? == Named::Dense {
         return Err("`dense` is the first row as it is; pass a pattern that drops something".into());
     }
     if (0.0..1.0).contains(&sparsity) { Ok((pattern.into(), sparsity)) } else { Err(wrong().into()) }
@@ -238,8 +241,15 @@ fn gpu_times(gpu: &Gpu, loaded: &Loaded, pruned: &PrunedModel) -> Result<(Durati
     let device: Device = "cuda".parse()?;
     let names = loaded.model.linear_names();
     let layer = |name: &String| -> Result<Layer> {
-        let layer = pruned.layers.get(name).ok_or("a layer that is not pruned cannot be timed")?;
-        let weight = layer.pruned.clone().stored_as(gpu.dtype())?;
+        let weight = match pruned.layers.get(name) {
+            Some(layer) => layer.pruned.clone(),
+            None => {
+                let dense = loaded.model.weight(name)?;
+                let pattern = Named::Dense.pattern(dense.n, dense.k, 1.0)?;
+                fractal::prune(&pattern, &Tensor::from_f32(DType::F32, dense.n, dense.k, dense.data)?, &Magnitude)?
+            }
+        };
+        let weight = weight.stored_as(gpu.dtype())?;
         let gemm =
             Gemm::new(weight.pattern().clone(), weight.dtype()).with_epilogue(&loaded.model.epilogue(name)?.steps());
         let layer = device.compile(&gemm)?.load(&weight)?;

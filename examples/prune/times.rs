@@ -5,8 +5,12 @@ use std::error::Error;
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use fractal::DType;
 use fractal::pattern::{Named, Pattern};
+use fractal::sched::egraph::Facts;
 use serde::Deserialize;
+
+use crate::recipe::pattern_named;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -74,7 +78,7 @@ impl Times {
             let wrong = |what: String| format!("{}: expected rows of `bench --json`: {what}", path.display());
             let rows: Vec<Row> = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
             for (number, row) in rows.iter().enumerate() {
-                if let Some(bad) = [row.time_us, row.dense_us].into_iter().find(|us| !(*us > 0.0 && us.is_finite())) {
+                if let Some(bad) = [row.time_us, row.dense_us].into_iter().find(|us| !(*us > 0.0 && *us < 1e12)) {
                     return Err(wrong(format!("row {number} has a time of {bad} us")).into());
                 }
                 if !(0.0..1.0).contains(&row.sparsity) {
@@ -122,17 +126,19 @@ impl Times {
 
     /// What is missing, and how to come by it.
     fn missing(&self, shapes: &[&(usize, usize)], wider: usize) -> String {
-        let list = |of: fn(&Row) -> String| -> Option<String> {
-            let all: BTreeSet<String> = self.0.iter().map(of).collect();
+        let list = |of: fn(&Row) -> Option<String>| -> Option<String> {
+            let all: BTreeSet<String> = self.0.iter().filter_map(of).collect();
             (!all.is_empty()).then(|| all.into_iter().collect::<Vec<_>>().join(","))
         };
-        let (m, dtype) = self.0.first().map_or((4096, "f16"), |row| (row.m, &row.dtype));
+        let dtype = |row: &Row| DType::from_name(&row.dtype).map_or("f16", DType::name);
+        let (m, dtype) = self.0.first().map_or((4096, "f16"), |row| (row.m, dtype(row)));
         let wide: Vec<(usize, usize)> =
             shapes.iter().map(|(n, k)| (n.saturating_mul(wider), k.saturating_mul(wider))).collect();
         let told: Vec<String> = wide.iter().map(|(n, k)| format!("{n} x {k}")).collect();
         let asked: Vec<String> = wide.iter().map(|(n, k)| format!("--shape {n},{k},{m}")).collect();
-        let patterns = list(|row| row.pattern.clone()).unwrap_or("tw:64,tw:128,tvw:64".into());
-        let sparsities = list(|row| row.sparsity.to_string()).unwrap_or("0.5,0.75".into());
+        let patterns = list(|row| row.pattern.parse::<Named>().ok().map(|named| named.to_string()))
+            .unwrap_or("tw:64,tw:128,tvw:64".into());
+        let sparsities = list(|row| Some(row.sparsity.to_string())).unwrap_or("0.5,0.75".into());
         format!(
             "--times: expected rows of every layer's shape, found none of {}; make them by `cargo run --release --example bench -- {} \
              --dtype {dtype} --pattern {patterns} --sparsity {sparsities} --json FILE` and pass that file, too",
@@ -148,8 +154,11 @@ fn one<T: PartialEq + Display>(field: &str, rows: &[&Row], of: impl Fn(&Row) -> 
     match rows.iter().map(|row| (row, of(row))).find(|(_, other)| *other != first) {
         None => Ok(first),
         Some((row, other)) => Err(format!(
-            "--times: expected rows of one {field}, found {first} and, of {} x {}, {other}; pass files that were measured alike",
-            row.n, row.k
+            "--times: expected rows of one {field}, found {} and, of {} x {}, {}; pass files that were measured alike",
+            one_line(&first.to_string()),
+            row.n,
+            row.k,
+            one_line(&other.to_string())
         )
         .into()),
     }
@@ -167,15 +176,16 @@ fn of_shape((n, k): (usize, usize), rows: &[&Row], note: &mut impl FnMut(String)
     }
     for ((name, bits), times) in by_name {
         let sparsity = f64::from_bits(bits);
-        let mut left_out = |why: &dyn Display| note(format!("{name} at {sparsity} of {n} x {k} is left out: {why}"));
-        let named = match name.parse::<Named>() {
+        let mut left_out =
+            |why: &dyn Display| note(one_line(&format!("{name} at {sparsity} of {n} x {k} is left out: {why}")));
+        let named = match pattern_named(name) {
             Ok(Named::Dense) => {
                 left_out(&"dense is an option as it is");
                 continue;
             }
             Ok(named) => named,
             Err(_) => {
-                left_out(&"it is no named pattern");
+                left_out(&"it is no named pattern, or one with a residue");
                 continue;
             }
         };
@@ -183,10 +193,28 @@ fn of_shape((n, k): (usize, usize), rows: &[&Row], note: &mut impl FnMut(String)
         match named.pattern(n, k, 1.0 - sparsity) {
             Err(error) => left_out(&error),
             Ok(_) if time >= dense => left_out(&format!("{time:.1} us are no less than dense's {dense:.1}")),
-            Ok(pattern) => choices.push(Choice { named, sparsity, pattern, time }),
+            Ok(pattern) => match kept(&pattern) {
+                // Blocks that a small layer does not hold often enough are kept whole.
+                kept if kept > 1.1 * (1.0 - sparsity) => left_out(&format!(
+                    "it keeps {:.1} % of this layer, and not {:.1}",
+                    100.0 * kept,
+                    100.0 * (1.0 - sparsity)
+                )),
+                _ => choices.push(Choice { named, sparsity, pattern, time }),
+            },
         }
     }
     Ok(choices)
+}
+
+/// What another program wrote, without what would end a line.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The part of the weights that a pattern keeps, on average.
+fn kept(pattern: &Pattern) -> f64 {
+    Facts::of(pattern).kept / (pattern.n() * pattern.k()) as f64
 }
 
 /// Of one number or more.
