@@ -55,9 +55,10 @@ def read(file):
             continue
         if missing := [key for key in ("n", "k", "m", "dtype", "pattern", "sparsity", "dense_us") if key not in row]:
             raise ValueError(f"{file}: row {number} has no `{missing[0]}`")
-        for key in ("speedup", "sparsity", "dense_us"):
-            if not isinstance(row[key], (int, float)) or not 0 <= row[key] < 1e6 or key == "speedup" and row[key] == 0:
-                raise ValueError(f"{file}: row {number}: `{key}` is {row[key]}, expected a number from 0 to 1e6")
+        for key in ("speedup", "sparsity", "dense_us", "time_us"):
+            found = row.get(key, 1)
+            if not isinstance(found, (int, float)) or not 0 <= found < 1e6 or key != "sparsity" and found == 0:
+                raise ValueError(f"{file}: row {number}: `{key}` is {found}, expected a number from 0 to 1e6")
     return rows
 
 
@@ -201,13 +202,21 @@ def chart(rows):
 # Pruned models on the task.
 
 
+# What a row of a pruned model has.
+PRUNED = ("recall", "loss", "loss_half_width", "mrr", "cosine", "sparsity", "prune_seconds")
+
+
 def study(files):
     """The dense row and the others of a study."""
-    rows = [row for file in files for row in read(file) if "recall" in row]
-    dense = [row for row in rows if row["pattern"] == "dense"]
+    rows = [row for file in files for row in read(file) if "recall" in row or "mrr" in row]
+    dense = [row for row in rows if row.get("pattern") == "dense"]
     if len(dense) != 1 or len(rows) < 2:
         raise ValueError(f"{', '.join(files)}: expected one dense row and others")
-    return dense[0], [row for row in rows if row["pattern"] != "dense"]
+    others = [row for row in rows if row is not dense[0]]
+    for row, key in [(row, key) for row in others for key in PRUNED] + [(dense[0], key) for key in ("recall", "mrr")]:
+        if not isinstance(row.get(key), (int, float)) or not math.isfinite(row[key]):
+            raise ValueError(f'{", ".join(files)}: {row.get("pattern")}: `{key}` is {row.get(key)}, expected a number')
+    return dense[0], others
 
 
 def retrieval(files):
@@ -265,6 +274,8 @@ def trade(files):
     """Best recall@1 of each pattern, and of choices by layer, over the speed of the linear layers."""
     dense, rows = study([file for file in files if "pruning_final" in file])
     timed = [row for file in files for row in read(file) if "speedup" in row]
+    if not timed:
+        raise ValueError(f"{', '.join(files)}: expected rows of bench beside those of prune study, found none")
     times = {(row["n"], row["k"], row["pattern"], row["sparsity"]): row["time_us"] for row in timed}
     shapes = {(row["n"], row["k"]) for row in timed}
     whole = {shape: statistics.median(row["dense_us"] for row in timed if (row["n"], row["k"]) == shape) for shape in shapes}
