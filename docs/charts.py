@@ -222,18 +222,19 @@ def study(files):
 def retrieval(files):
     dense, rows = study(files)
     lines = [
-        "| pattern | sparsity | method | recall@1 | loss, points | MRR | cosine | retained | s to prune | CPU | GPU us (dense) |",
+        "| pattern | sparsity | method | recall@1 | loss, points | MRR | cosine | retained | s to prune (threads) | CPU | GPU us (dense) |",
         "|---" * 11 + "|",
         f'| dense | | | {dense["recall"] * 100:.2f} | | {dense["mrr"]:.4f} | 1 | | | 1.00 | |',
     ]
     for row in rows:
         retained = f'{row["retained"] * 100:.1f} %' if "retained" in row else "-"
+        threads = f' ({row["threads"]})' if "threads" in row else ""
         cpu = f'{row["cpu_speedup"]:.2f}' if "cpu_speedup" in row else "-"
         gpu = f'{row["gpu_us"]:.0f} ({row["gpu_dense_us"]:.0f})' if "gpu_us" in row else "-"
         lines.append(
             f'| {row["pattern"]} | {row["sparsity"] * 100:.0f} % | {row["method"]} | {row["recall"] * 100:.2f} '
             f'| {row["loss"] * 100:.2f} ± {row["loss_half_width"] * 100:.2f} | {row["mrr"]:.4f} | {row["cosine"]:.3f} '
-            f'| {retained} | {row["prune_seconds"]:.0f} | {cpu} | {gpu} |'
+            f'| {retained} | {row["prune_seconds"]:.0f}{threads} | {cpu} | {gpu} |'
         )
     return "\n".join(lines)
 

@@ -351,7 +351,11 @@ impl KernelConfig {
                     || curved && (zeros || residuals > 0)
                     || self.residue && residuals > 0 && !self.runs
             }
-            128 => residuals > 1 || curved && residuals > 0 && !self.runs || zeros && self.split > 1,
+            128 => {
+                residuals > 1
+                    || (curved || self.resident > 0 && self.residue) && residuals > 0 && !self.runs
+                    || zeros && self.split > 1
+            }
             _ => false,
         };
         if crowded {

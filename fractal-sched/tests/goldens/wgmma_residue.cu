@@ -74,7 +74,7 @@ gemm_wgmma_f16_128x128x64_covered_residue(
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
-    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
+    const int group = (threadIdx.x / 128), warp = (threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {

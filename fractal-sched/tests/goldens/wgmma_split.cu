@@ -71,7 +71,7 @@ gemm_wgmma_f16_64x128x64_split2_covered(
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
     const unsigned staging = base + STAGES * STAGE_BYTES;
     const unsigned sums = staging + STAGING_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
-    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
+    const int group = (threadIdx.x / 128), warp = (threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
     // The next kernel of the stream may take multiprocessors as they become free.
     dependents_may_start();
     if (threadIdx.x == 0) {

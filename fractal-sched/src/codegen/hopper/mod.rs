@@ -215,6 +215,8 @@ fn place(config: &KernelConfig) -> String {
 
 "
     .replace("ARRIVALS", &full_arrivals(config, 1).to_string())
+    // Beside the repair of stored zeros there are no registers for what follows from it.
+    .replace("uniform(", if config.stored_zeros { "(" } else { "uniform(" })
     .replace("MEET", if config.split * config.share > 1 { "cluster_sync" } else { "__syncthreads" })
     .replace("FULL", if config.split > 1 { "sums = staging + STAGING_BYTES, full = sums + SUM_BYTES" } else { "full = staging + STAGING_BYTES" })
 }
