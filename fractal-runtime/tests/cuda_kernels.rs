@@ -162,12 +162,13 @@ fn configs() -> Vec<KernelConfig> {
     configs
 }
 
-/// The same with elements on top of the tiles: on Hopper with the epilogues of most and of least registers, elsewhere some.
+/// The same with elements on top of the tiles: on Hopper with the epilogues of most and of least registers, all residents and every
+/// other one of the rest; elsewhere some.
 fn configs_with_residue() -> Vec<KernelConfig> {
     let chosen = |at: usize, config: &KernelConfig| {
         let ends =
             config.epilogue.is_empty() || config.residuals() > 0 && !config.epilogue.contains(&EpilogueStep::Silu);
-        if config.is_hopper() { ends } else { at.is_multiple_of(3) }
+        if config.is_hopper() { ends && (at.is_multiple_of(2) || config.resident > 0) } else { at.is_multiple_of(3) }
     };
     let configs = configs().into_iter().enumerate().filter(|(at, config)| chosen(*at, config));
     let with = configs.map(|(_, config)| KernelConfig { residue: true, ..config });
