@@ -27,6 +27,9 @@ struct uint2 {
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct int4 {
+    int x, y, z, w;
+};
 struct float4 {
     float x, y, z, w;
 };
@@ -375,6 +378,7 @@ template <typename T>
 T load_now(const T* from) {
     return *from;
 }
+inline int4 load_four_now(const int* from) { return {from[0], from[1], from[2], from[3]}; }
 inline void store_matrices(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
     emulated::Warp& warp = emulated::warp();
     const int lane = threadIdx.x % 32;

@@ -98,76 +98,79 @@ gemm_wgmma_f16_128x256x64_share2_runs(
 
     if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
-        constexpr int PARTS = (TOKENS + 255) / 256;
-        const int sub = lane / LANES;
-        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
-        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        // A warp copies 16 of a step's 64 rows of X: eight lanes four of them, 16 bytes a lane of each 64 tokens.
+        const int row = warp * 16 + lane / 8 * 4;
+        // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
+        unsigned places[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) places[i] = (row + i) * 128 + ((lane % 8 ^ ((row + i) & 7)) << 4);
         const unsigned row_chunks = m / 8;
-        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
-        // warp's rows.
-        auto fetch = [&](Range range, int step) {
-            const int mine = range.first + step + lane / 16;
-            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+        // Of a lane's rows: where they begin in X, in units of 16 bytes; whether the warp's are all there, and if not, which.
+        struct Rows {
+            unsigned offset[4], there;
+            bool whole;
+        };
+        auto rows_of = [&](int4 k) {
+            Rows rows{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}, 15, true};
+            if (__any_sync(0xffffffffu, (k.x | k.y | k.z | k.w) < 0)) {
+                rows.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
+                rows.whole = false;
+            }
+            return rows;
+        };
+        // The columns of two steps are fetched while the two before are copied.
+        auto fetch = [&](int4& k, int step, int last) {
+            if (step < last) k = load_four_now(columns + (size_t)step * STEP + row);
         };
         int stage = 0, turn = 0;
         unsigned phase = 0;
         Item item = fetch_item(0), coming = fetch_item(1);
         Range range = part(item);
-        int near = fetch(range, 0), far = fetch(range, 2);
+        int4 near = {}, far = {};
+        fetch(near, range.first, range.last);
+        fetch(far, range.first + 1, range.last);
         // X is what the kernel before may have written.
         dependency_wait();
         for (; item.tile >= 0; ++turn) {
             const Range next = part(coming);
-            const int m0 = item.m0;
+            const int m0 = item.m0, token = m0 + lane % 8 * 8;
             item = coming;
             coming = fetch_item(turn + 2);
-            const int token = m0 + lane % LANES * 8;
             const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
-            const int steps = range.last - range.first;
-            for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
-                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
-                // before more is fetched: to wait for the one would be to wait for the other.
-                const unsigned there[2] = {__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)};
-                const unsigned places[2] = {near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks};
-                const bool more = ahead + 4 < steps;
-                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
-                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+            const bool inside = m0 + TOKENS <= m;
+            // At least once, since the columns of the next item are fetched there.
+            for (int step = range.first; step == range.first || step < range.last; step += 2) {
+                // What was fetched is used up before more is fetched: to wait for the one would be to wait for the other.
+                const Rows both[2] = {rows_of(near), rows_of(far)};
+                const bool more = step + 2 < range.last;
+                const int ahead = more ? step + 2 : next.first, last = more ? range.last : next.last;
+                fetch(near, ahead, last);
+                fetch(far, ahead + 1, last);
 #pragma unroll
-                for (int u = 0; u < 4; ++u) {
-                    if (ahead + u >= steps) break;
-                    unsigned offset[COUNT];
-#pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {
-                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
-                    }
-                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
+                for (int u = 0; u < 2; ++u) {
+                    if (step + u >= range.last) break;
+                    const Rows& rows = both[u];
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
-                        bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
+                        bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(step + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
                         barrier_expect(full + 8 * stage, W_STAGE * 2);
                     }
                     __syncwarp();
-                    const unsigned to = xs + chunk;
-                    if (here == 0xffffu && m0 + TOKENS <= m) {
+                    if (rows.whole && inside) {
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
+                        for (int i = 0; i < 4; ++i) {
+                            const uint4* const from = source + rows.offset[i];
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + offset[i] + p * 32);
-                            }
+                            for (int c = 0; c < TOKENS / 64; ++c) copy_chunk(xs + places[i] + c * (STEP * 128), from + c * 8);
                         }
                     } else {
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
+                        for (int i = 0; i < 4; ++i) {
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                            for (int c = 0; c < TOKENS / 64; ++c) {
+                                const bool kept = token + c * 64 < m && rows.there >> i & 1;
+                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? rows.offset[i] + c * 8 : 0), kept);
                             }
                         }
                     }

@@ -3,35 +3,37 @@
 use super::KernelConfig;
 use fractal_dsl::Intrinsic;
 
-/// What the copy engine brings of a step's weights.
-struct Weights {
-    bytes: &'static str,
-    positions: &'static str,
+/// How the copy engine brings a step's weights.
+pub(super) struct Weights {
+    /// The copy of the weights, whole or this block's part for all of the cluster.
+    pub copy: String,
+    /// That of their positions, a line of its own.
+    pub positions: String,
+    /// The bytes of both.
+    pub bytes: &'static str,
 }
 
-fn weights(config: &KernelConfig) -> Weights {
-    if config.intrinsic == Intrinsic::WgmmaSp {
-        Weights {
-            bytes: "W_STAGE * 2 + P_STAGE * 4",
-            positions: "                        load_row(p_map, range.first + ahead + u, ws + W_STAGE * 2, full + 8 * stage);\n",
-        }
+/// The weights of the step whose number among all is `step`.
+pub(super) fn weights(config: &KernelConfig, step: &str) -> Weights {
+    let copy = if config.share > 1 {
+        format!(
+            "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)({step}) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
+        )
     } else {
-        Weights { bytes: "W_STAGE * 2", positions: "" }
+        format!("bulk_copy(ws, values + (size_t)({step}) * W_STAGE, W_STAGE * 2, full + 8 * stage);")
+    };
+    if config.intrinsic == Intrinsic::WgmmaSp {
+        let positions =
+            format!("                        load_row(p_map, {step}, ws + W_STAGE * 2, full + 8 * stage);\n");
+        Weights { copy, positions, bytes: "W_STAGE * 2 + P_STAGE * 4" }
+    } else {
+        Weights { copy, positions: String::new(), bytes: "W_STAGE * 2" }
     }
 }
 
 /// The producer's part in the cluster's last meeting.
-fn joined(config: &KernelConfig) -> &'static str {
+pub(super) fn joined(config: &KernelConfig) -> &'static str {
     if config.split * config.share > 1 { "        cluster_sync();\n" } else { "" }
-}
-
-/// The weights of one step, whole or this block's part for all of the cluster.
-fn load_weights(config: &KernelConfig) -> &'static str {
-    if config.share > 1 {
-        "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
-    } else {
-        "bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);"
-    }
 }
 
 /// The boxes of one step: `column`, the tokens `m0`, the place `xs` and the stage are known.
@@ -42,7 +44,11 @@ pub(super) const LOAD_BOXES: &str = "#pragma unroll
 ";
 
 pub(super) fn box_producer(config: &KernelConfig) -> String {
-    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
+    // One group alone is the same to all lanes, and known to be: its boxes are issued without a loop over lanes. Steps with 2 of
+    // 4 kept are too short for that loop; where they are twice as long it made large products 2 % faster, not slower.
+    let alone = config.column_run == config.step && config.intrinsic == Intrinsic::WgmmaSp;
+    let group = if alone { "" } else { " + lane % 8" };
+    let (Weights { copy, positions, bytes }, joined) = (weights(config, "range.first + ahead + u"), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -72,11 +78,11 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
 #pragma unroll
                     for (int u = 0; u < 4; ++u) {{
                         if (ahead + u >= steps) break;
-                        const int column = __shfl_sync(0xffffffffu, near, u * 8 + lane % 8);
+                        const int column = __shfl_sync(0xffffffffu, near, u * 8{group});
                         barrier_wait(empty + 8 * stage, phase ^ 1);
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
-                            {load}
+                            {copy}
 {positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
                         }}
                         __syncwarp();
@@ -141,8 +147,9 @@ pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs +
                     barrier_arrive_after_copies(full + 8 * stage);
 ";
 
+/// Rows of X come one by one; columns go from lane to lane.
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (Weights { bytes, positions }, load, joined) = (weights(config), load_weights(config), joined(config));
+    let (Weights { copy, positions, bytes }, joined) = (weights(config, "range.first + ahead + u"), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -181,7 +188,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
 {OFFSETS}                    barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {{
-                        {load}
+                        {copy}
 {positions}                        barrier_expect(full + 8 * stage, {bytes});
                     }}
                     __syncwarp();

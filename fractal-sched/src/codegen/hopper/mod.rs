@@ -21,12 +21,13 @@
 //! | piece | file |
 //! |---|---|
 //! | sizes, the instruction, a block's place | here |
-//! | copying | `load` |
+//! | copying | `load`; rows of X one by one for many tokens: `gather` |
 //! | the main loop | `multiply` |
 //! | exchange of sums, epilogue, stores | `finish` |
 //! | weights that stay in shared memory | `resident` |
 
 mod finish;
+mod gather;
 mod load;
 mod multiply;
 mod resident;
@@ -108,7 +109,13 @@ pub(super) fn body(config: &KernelConfig) -> String {
     if config.resident > 0 {
         return resident::body(config);
     }
-    let producer = if config.column_run > 0 { load::box_producer(config) } else { load::producer(config) };
+    let producer = if config.column_run > 0 {
+        load::box_producer(config)
+    } else if config.tokens >= 256 {
+        gather::producer(config)
+    } else {
+        load::producer(config)
+    };
     let last = if config.share > 1 { "    // Others may still write here.\n    cluster_sync();\n" } else { "" };
     [
         &place(config),
