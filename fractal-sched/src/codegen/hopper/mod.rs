@@ -111,7 +111,8 @@ pub(super) fn body(config: &KernelConfig) -> String {
     }
     let producer = if config.column_run > 0 {
         load::box_producer(config)
-    } else if config.tokens >= 256 {
+    } else if config.tokens >= 256 && !config.stored_zeros {
+        // Beside the repair of stored zeros it would cost the multiplying warps a register too many.
         gather::producer(config)
     } else {
         load::producer(config)
