@@ -22,6 +22,8 @@ mod device;
 mod json_file;
 mod measure;
 mod profile;
+#[path = "../common/progress.rs"]
+mod progress;
 mod report;
 #[path = "../common/shapes.rs"]
 mod shapes;
@@ -32,7 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use args::{Args, Case};
@@ -40,6 +41,7 @@ use device::Bench;
 use fractal::DType;
 use measure::{Effort, Layer, Loaded, Prepared};
 use profile::Rates;
+use progress::Progress;
 use report::{Machine, Report};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -69,7 +71,7 @@ fn run(args: &Args) -> Result<()> {
     let width = cases().map(|case| case.name.chars().count()).max().unwrap_or(0);
     let mut report = Report::new(machine, args.epilogue, width);
     println!("{}", report.heading());
-    let bar = progress_bar(cases().count());
+    let bar = Progress::new(cases().count() as u64);
     // Of each type, measured before its first layer.
     let mut known: Vec<(DType, Option<Rates>)> = Vec::new();
     // Of each case of the layer before, where the weight is the same.
@@ -147,13 +149,4 @@ fn prepare<'a>(
     // A pool of its own: how many run at a time is how much memory is used, and its threads are gone before the timing.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build()?;
     Ok(pool.install(|| cases.par_iter().zip(loaded).with_max_len(1).map(one).collect()))
-}
-
-/// On stderr, so that the table can be piped.
-fn progress_bar(len: usize) -> ProgressBar {
-    let bar = ProgressBar::new(len as u64);
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

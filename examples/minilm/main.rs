@@ -18,6 +18,8 @@ macro_rules! println {
 mod cuda;
 #[path = "../common/json_file.rs"]
 mod json_file;
+#[path = "../common/progress.rs"]
+mod progress;
 mod prune;
 mod report;
 #[path = "../common/tokens.rs"]
@@ -31,10 +33,10 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use fractal::DType;
 use fractal_runtime::model::{BertModel, MAX_BATCH_TOKENS, Profile};
-use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use cuda::Gpu;
+use progress::Progress;
 use report::{Outcome, Report, Row};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -120,7 +122,7 @@ fn run(args: &Args) -> Result<()> {
     report.timed_on_gpu = gpu.as_ref().map(Gpu::dtype);
     report.print_dense();
 
-    let bar = progress_bar(runs.len());
+    let bar = Progress::new(runs.len() as u64);
     for (pattern, sparsity) in runs {
         bar.set_message(format!("{pattern} at {sparsity}"));
         // One pattern that cannot be had at one sparsity leaves the others to be measured.
@@ -245,13 +247,4 @@ fn time_dense(model: &BertModel, tokens: &[Vec<u32>]) -> Result<(Duration, Profi
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
-}
-
-fn progress_bar(len: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}");
-    let bar = ProgressBar::new(len as u64);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

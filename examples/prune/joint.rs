@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::args::Joint;
+use crate::progress::Progress;
 use crate::recipe::CURVE_SENTENCES;
-use crate::run::{Loaded, bar, check_apart, load, origin};
+use crate::run::{Loaded, check_apart, load, origin};
 use crate::times::{Choice, Measured, Times, one_line};
 use crate::{Result, json_file};
 
@@ -159,7 +160,7 @@ fn measure(loaded: &Loaded, layers: &[Layer], kept: Option<Errors>, path: Option
     if missing == 0 {
         return Ok(errors);
     }
-    let bar = bar(missing as u64);
+    let bar = Progress::new(missing as u64);
     let (names, patterns): (BTreeMap<_, _>, BTreeMap<_, _>) =
         wanted.into_iter().map(|(layer, (names, patterns))| ((layer.clone(), names), (layer, patterns))).unzip();
     let settings = SecondOrder::default();

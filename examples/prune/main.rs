@@ -21,6 +21,8 @@ mod joint;
 #[path = "../common/json_file.rs"]
 mod json_file;
 mod picture;
+#[path = "../common/progress.rs"]
+mod progress;
 mod recipe;
 mod retrieval;
 mod run;

@@ -10,10 +10,10 @@ use fractal::pattern::Mask;
 use fractal::runtime::{RawType, Reconstructed, SecondOrder};
 use fractal::{PrunedFile, PrunedMask, RawTensor, StoredWeight, Tensor};
 use fractal_runtime::model::{BertModel, DistillSettings, LayerPlan, PrunedModel, Weights, distill};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::args::{Inputs, Run};
+use crate::progress::Progress;
 use crate::recipe::{MethodName, Recipe};
 use crate::retrieval::Task;
 use crate::{Result, json_file, picture, tokens};
@@ -220,7 +220,7 @@ fn scores(args: &Run, path: &Path) -> Result<()> {
     json_file::check_file(path)?;
     check_apart(&[("--scores", &args.scores)], &args.inputs, &[&args.sentences])?;
     let loaded = load(&args.inputs, args.sentences.as_deref())?;
-    let bar = bar(loaded.model.linear_names().len() as u64);
+    let bar = Progress::new(loaded.model.linear_names().len() as u64);
     let mut file = PrunedFile::default();
     loaded.model.calibrate(&loaded.sentences, |name, weight, statistics| {
         let curvature = SecondOrder::default().curvature(statistics)?;
@@ -245,7 +245,7 @@ pub fn prune(
     loaded: &Loaded,
     state: Option<&Path>,
 ) -> Result<(PrunedModel, BTreeMap<String, LayerPlan>)> {
-    let bar = bar(0);
+    let bar = Progress::new(0);
     let (dense, sentences) = (&loaded.model, &loaded.sentences);
     let origin = state.map(|_| origin(loaded, recipe.tuned.as_deref())).transpose()?.unwrap_or_default();
     let belongs = |step: usize| json!({ "step": step, "of": format!("{recipe:?}"), "from": origin }).to_string();
@@ -269,7 +269,7 @@ pub fn prune(
             return Err(damaged("its weights are others".into()).into());
         }
         first = step + 1;
-        bar.println(format!("going on after step {step} of {} in {}", recipe.steps, path.display()));
+        bar.println(&format!("going on after step {step} of {} in {}", recipe.steps, path.display()));
         if step == recipe.steps {
             pruned = Some(restored(&file, model.clone()).map_err(|e| damaged(e.to_string()))?);
         }
@@ -308,7 +308,7 @@ pub fn prune(
 }
 
 /// Trains what is kept towards the dense embeddings, and packs it again.
-fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &ProgressBar) -> Result<()> {
+fn distil(recipe: &Recipe, loaded: &Loaded, pruned: &mut PrunedModel, bar: &Progress) -> Result<()> {
     // Pairs of texts first: other sentences may be odd in number.
     let sentences: Vec<Vec<u32>> = loaded.training.iter().chain(&loaded.sentences).cloned().collect();
     let targets = loaded.model.embed(&sentences)?;
@@ -406,13 +406,4 @@ fn evaluate(task: &Task, dense: &BertModel, pruned: &BertModel) -> Result<Value>
         "packages": task.len(), "recall": after.recall(), "dense_recall": before.recall(), "loss": loss, "loss_half_width": half,
         "mrr": after.mrr(), "dense_mrr": before.mrr(), "cosine": after.cosine,
     }))
-}
-
-/// A bar of so many layers.
-pub fn bar(len: u64) -> ProgressBar {
-    let bar = ProgressBar::new(len);
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}] {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

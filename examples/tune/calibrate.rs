@@ -7,12 +7,12 @@ use fractal::DType;
 use fractal::cuda::{CudaDevice, Gpu};
 use fractal::runtime::tune::Calibration;
 use fractal::runtime::tune::calibrate::{Plan, Sample, collect};
-use indicatif::ProgressBar;
 
 use crate::Result;
 use crate::args::Calibrate;
 use crate::json_file;
 use crate::output::line;
+use crate::progress::Progress;
 
 /// None of them is one of the paper's.
 const SHAPES: [[usize; 3]; 14] = [
@@ -93,7 +93,7 @@ fn timed(args: &Calibrate, gpu: &CudaDevice) -> Result<Vec<Sample>> {
         let names = if dtype == DType::F32 { &F32_PATTERNS[..] } else { &PATTERNS[..] };
         let patterns = names.iter().map(|name| name.parse()).collect::<std::result::Result<_, _>>()?;
         let plan = Plan { shapes, patterns, keeps: vec![0.5, 0.25, 0.0625], heights: vec![64], dtype };
-        let bar = ProgressBar::new_spinner();
+        let bar = Progress::styled(0, "{spinner} {msg}");
         samples.extend(collect(gpu, &plan, &mut |what| {
             bar.set_message(what.to_owned());
             bar.tick();

@@ -15,6 +15,8 @@ mod model;
 #[path = "../common/output.rs"]
 mod output;
 mod picture_of_model;
+#[path = "../common/progress.rs"]
+mod progress;
 mod report;
 mod rules;
 #[path = "../common/shapes.rs"]
@@ -32,10 +34,10 @@ use fractal::cuda::{DenseEpilogue, DenseGemm, DenseOperands, upload_tensor};
 use fractal::dsl::Layout;
 use fractal::runtime::tune::{Database, Event, Problem, Tuned, Tuner};
 use fractal::{DType, Device, Magnitude, Tensor};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use args::{Args, Command};
 use output::line;
+use progress::Progress;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -194,10 +196,7 @@ fn tune(
         epilogue: args.epilogue(),
         layouts: (Layout::FeatureMajor, Layout::FeatureMajor),
     };
-    let bar = ProgressBar::new(settings.time.as_secs().max(1));
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {elapsed}/{msg}") {
-        bar.set_style(style);
-    }
+    let bar = Progress::styled(settings.time.as_secs().max(1), "{bar:30} {elapsed}/{msg}");
     let start = Instant::now();
     let mut promising = 0;
     let mut best: Option<(f64, f64, String)> = None;

@@ -10,12 +10,12 @@ use fractal::pattern::Named;
 use fractal::runtime::Curvature;
 use fractal::runtime::tune::{Estimator, Goal, Problem, Recipe, RecipeLayer, Settings, Tuner, floors, space};
 use fractal::{DType, Device, Given, Importance, Layer, Layout, Magnitude, Tensor, prune};
-use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
 use crate::args::Model;
 use crate::gpu::Gpu;
 use crate::output::line;
+use crate::progress::Progress;
 use crate::{Result, ended, json_file, median, picture_of_model};
 
 /// One layer's weight and what it must retain.
@@ -105,10 +105,7 @@ fn tuned(args: &Model, tuner: &Tuner, model: &BertModel, layers: &[Work]) -> Res
         patience: 10,
         ..Settings::default()
     };
-    let bar = ProgressBar::new(layers.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}, {eta} left] {msg}") {
-        bar.set_style(style);
-    }
+    let bar = Progress::styled(layers.len() as u64, "{bar:30} {pos}/{len} [{elapsed}, {eta} left] {msg}");
     let mut found = BTreeMap::new();
     for layer in layers {
         bar.set_message(layer.name.clone());
