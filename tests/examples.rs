@@ -18,6 +18,8 @@ mod device;
 #[allow(dead_code)]
 #[path = "../examples/common/json_file.rs"]
 mod json_file;
+#[path = "../examples/common/progress.rs"]
+mod progress;
 #[allow(dead_code)]
 #[path = "../examples/bench/measure.rs"]
 mod measure;

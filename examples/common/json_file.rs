@@ -1,8 +1,10 @@
 //! JSON files of results: whole or not at all, and refused before anything is measured where they cannot be written.
 
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use fractal_runtime::whole_file;
 use serde_json::Value;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -15,27 +17,17 @@ pub fn write(path: &Path, value: &Value) -> Result<()> {
 
 /// Any text, in the same way.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    let path = &target(path);
-    if is_special(path) {
-        return std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()).into());
-    }
-    let temporary = temporary(path);
-    let written = std::fs::write(&temporary, text).and_then(|()| {
-        if let Ok(old) = std::fs::metadata(path) {
-            std::fs::set_permissions(&temporary, old.permissions())?;
-        }
-        std::fs::rename(&temporary, path)
-    });
-    written.map_err(|e| {
-        // The file may not be there; the error to tell is the first one.
-        let _ = std::fs::remove_file(&temporary);
-        format!("cannot write {}: {e}", path.display()).into()
-    })
+    let written = if is_special(path) {
+        std::fs::write(path, text)
+    } else {
+        whole_file::replace(path, |out| out.write_all(text.as_bytes()))
+    };
+    written.map_err(|e| format!("cannot write {}: {e}", path.display()).into())
 }
 
 /// Fails now where [`write`] would fail after the run.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let path = &target(path);
+    let path = &whole_file::destination(path);
     if path.is_dir() {
         return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
     }
@@ -45,8 +37,7 @@ pub fn check_writable(path: &Path) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|old| old.permissions().readonly()) {
         return Err(format!("cannot write {}: it is read-only; pass another file", path.display()).into());
     }
-    let temporary = temporary(path);
-    std::fs::write(&temporary, "").and_then(|()| std::fs::remove_file(&temporary)).map_err(|e| {
+    whole_file::check(path).map_err(|e| {
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
     })
@@ -64,24 +55,13 @@ pub fn check_file(path: &Path) -> Result<()> {
 /// One path for all that lead to the same file, be it there or not.
 #[allow(dead_code, reason = "some examples have one output")]
 pub fn place(path: &Path) -> PathBuf {
+    let path = &whole_file::destination(path);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let there = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(there).unwrap_or_else(|| path.to_owned())
 }
 
-/// Where links lead.
-fn target(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
 /// Whether it is there and neither a file nor a directory.
 fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
-}
-
-/// A name beside `path` that no other process uses.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    name.into()
 }

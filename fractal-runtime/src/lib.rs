@@ -20,6 +20,7 @@ mod record;
 mod sparse_gemm;
 mod tensor;
 pub mod tune;
+pub mod whole_file;
 
 pub use device::{Device, Kernel, Layer};
 pub use error::Error;

@@ -5,12 +5,12 @@ use super::error::PrunedFileError;
 use super::metadata::{Entry, FORMAT, KEY, Kind, Metadata};
 use super::{PrunedFile, RawTensor, StoredWeight, levels, residue};
 use crate::prune::{Pruned, PrunedMask, Residue};
+use crate::whole_file;
 use fractal_dsl::DType;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 /// A tensor and its name.
@@ -36,7 +36,7 @@ impl PrunedFile {
     /// As [`PrunedFile::to_bytes`], and [`PrunedFileError::Write`].
     pub fn write(&self, path: &Path) -> Result<(), PrunedFileError> {
         let (strings, views) = self.parts()?;
-        replace(path, |out| container::write(strings, &views, out))
+        whole_file::replace(path, |out| container::write(strings, &views, out))
             .map_err(|source| PrunedFileError::Write { path: path.into(), source })
     }
 
@@ -155,37 +155,4 @@ impl RawTensor {
     fn view(&self) -> View<'_> {
         View { dtype: self.dtype, shape: self.shape.clone(), bytes: Cow::Borrowed(&self.bytes) }
     }
-}
-
-/// Puts a new file in the place of `path`.
-fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&mut std::fs::File>) -> io::Result<()>) -> io::Result<()> {
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let old = std::fs::metadata(&target).ok();
-    // A device or a folder is not to be replaced.
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "expected a file or nothing there, found something else",
-        ));
-    }
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".fractal-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As a file that is simply made; the process' mask applies.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder)?;
-    let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
-    write(&mut out)?;
-    out.flush()?;
-    drop(out);
-    if let Some(old) = old {
-        file.as_file().set_permissions(old.permissions())?;
-    }
-    file.as_file().sync_all()?;
-    file.persist(&target).map_err(|error| error.error)?;
-    Ok(())
 }
