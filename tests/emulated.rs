@@ -63,6 +63,7 @@ const CASES: &[Case] = &[
     Case { infinite: true, ..case("tw:128", DType::F16, (200, 700, 520), 256, 1, &["bias"]) },
     case("tw-global:64", DType::BF16, (260, 900, 1040), 512, 1, &["bias", "relu"]),
     case("vnm:64", DType::F16, (200, 300, 648), 512, 1, &["residual"]),
+    case("tw:64", DType::F16, (130, 900, 520), 256, 4, &["bias"]),
     resident("tw:128", DType::F16, (300, 700, 1000), &["bias", "gelu"]),
     resident("tw:128", DType::BF16, (600, 200, 520), &["bias", "residual"]),
     resident("bw:128x64", DType::F16, (200, 1800, 264), &[]),

@@ -18,14 +18,14 @@ mod device;
 #[allow(dead_code)]
 #[path = "../examples/common/json_file.rs"]
 mod json_file;
-#[path = "../examples/common/progress.rs"]
-mod progress;
 #[allow(dead_code)]
 #[path = "../examples/bench/measure.rs"]
 mod measure;
 #[allow(dead_code)]
 #[path = "../examples/bench/profile.rs"]
 mod profile;
+#[path = "../examples/common/progress.rs"]
+mod progress;
 #[allow(dead_code)]
 #[path = "../examples/bench/report.rs"]
 mod report;

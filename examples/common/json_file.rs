@@ -27,7 +27,6 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
 
 /// Fails now where [`write`] would fail after the run.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let path = &whole_file::destination(path);
     if path.is_dir() {
         return Err(format!("cannot write {}: it is a directory; pass a file", path.display()).into());
     }
@@ -37,10 +36,9 @@ pub fn check_writable(path: &Path) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|old| old.permissions().readonly()) {
         return Err(format!("cannot write {}: it is read-only; pass another file", path.display()).into());
     }
-    whole_file::check(path).map_err(|e| {
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        format!("cannot write {} into {}: {e}", path.display(), directory.display()).into()
-    })
+    let there = whole_file::check(path);
+    there
+        .map_err(|e| format!("cannot write {} into {}: {e}", path.display(), whole_file::folder(path).display()).into())
 }
 
 /// The same for what is written as a file only.
@@ -55,10 +53,9 @@ pub fn check_file(path: &Path) -> Result<()> {
 /// One path for all that lead to the same file, be it there or not.
 #[allow(dead_code, reason = "some examples have one output")]
 pub fn place(path: &Path) -> PathBuf {
-    let path = &whole_file::destination(path);
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let there = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
-    path.canonicalize().ok().or_else(there).unwrap_or_else(|| path.to_owned())
+    let path = whole_file::destination(path).unwrap_or_else(|_| path.to_owned());
+    let there = || Some(whole_file::folder(&path).canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(there).unwrap_or(path)
 }
 
 /// Whether it is there and neither a file nor a directory.

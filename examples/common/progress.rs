@@ -1,18 +1,19 @@
 //! Progress on stderr, so that what is printed can be piped: a bar in a terminal; elsewhere a line now and then, so that a log
 //! shows what a long run is at.
 
-use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 
-/// Off a terminal, the time between two lines.
+/// Off a terminal, the least time between two lines.
 const BETWEEN: Duration = Duration::from_secs(20);
 
 /// So many of so many are done.
 pub struct Progress {
     bar: ProgressBar,
+    /// Whether a line tells how many are done.
+    counts: bool,
     /// When the last line was printed, where there is no terminal.
     line: Option<Mutex<Instant>>,
 }
@@ -29,7 +30,13 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Progress { bar, line: (!stderr().is_terminal()).then(|| Mutex::new(Instant::now())) }
+        let line = bar.is_hidden().then(|| Mutex::new(Instant::now()));
+        Progress { bar, counts: true, line }
+    }
+
+    /// Of so many seconds, which a line leaves to its message.
+    pub fn timed(seconds: u64, template: &str) -> Progress {
+        Progress { counts: false, ..Progress::styled(seconds, template) }
     }
 
     pub fn set_message(&self, message: impl Into<String>) {
@@ -82,7 +89,11 @@ impl Progress {
 
     fn line(&self) -> String {
         let (done, message) = (self.bar.position(), self.bar.message());
-        let all = self.bar.length().filter(|&all| all > 0).map_or(String::new(), |all| format!("{done}/{all} "));
+        let all = self
+            .bar
+            .length()
+            .filter(|&all| self.counts && all > 0)
+            .map_or(String::new(), |all| format!("{done}/{all} "));
         format!("{all}[{}] {message}", FormattedDuration(self.bar.elapsed()))
     }
 }
@@ -98,11 +109,12 @@ mod tests {
         progress.set_message("a layer");
         assert_eq!(progress.line(), "3/12 [00:00:00] a layer");
         assert_eq!(Progress::new(0).line(), "[00:00:00] ");
+        assert_eq!(Progress::timed(60, "{msg}").line(), "[00:00:00] ");
     }
 
     #[test]
     fn a_line_comes_when_it_is_time() {
-        let progress = Progress { bar: ProgressBar::hidden(), line: Some(Mutex::new(Instant::now())) };
+        let progress = Progress { bar: ProgressBar::hidden(), counts: true, line: Some(Mutex::new(Instant::now())) };
         let since = |progress: &Progress| progress.line.as_ref().unwrap().lock().unwrap().elapsed();
         progress.inc(1);
         assert!(since(&progress) < BETWEEN);

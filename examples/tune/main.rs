@@ -196,7 +196,7 @@ fn tune(
         epilogue: args.epilogue(),
         layouts: (Layout::FeatureMajor, Layout::FeatureMajor),
     };
-    let bar = Progress::styled(settings.time.as_secs().max(1), "{bar:30} {elapsed}/{msg}");
+    let bar = Progress::timed(settings.time.as_secs().max(1), "{bar:30} {elapsed}/{msg}");
     let start = Instant::now();
     let mut promising = 0;
     let mut best: Option<(f64, f64, String)> = None;

@@ -1,7 +1,7 @@
 //! Files that are there whole or not at all.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Links that are followed at most, as on Linux.
@@ -11,18 +11,10 @@ const MOST_LINKS: usize = 40;
 /// what it leads to is written, be it there or not. An old file's permissions stay.
 ///
 /// # Errors
-/// Whatever keeps the file from being written, or an error of `write`; [`io::ErrorKind::InvalidInput`] where something else
-/// than a file is in its place. Then the old file is as it was, and no other is left behind.
+/// Whatever keeps the file from being written, or an error of `write`; [`ErrorKind::InvalidInput`] where something else than a
+/// file is in its place, or the name is a folder's. Then the old file is as it was, and no other is left behind.
 pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>) -> io::Result<()> {
-    let target = destination(path);
-    let old = std::fs::metadata(&target).ok();
-    // A device or a folder is not to be replaced.
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "expected a file or nothing there, found something else",
-        ));
-    }
+    let (target, old) = place(path)?;
     let mut file = beside(&target)?;
     let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
     write(&mut out)?;
@@ -36,28 +28,59 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&mut File>) -> io:
     Ok(())
 }
 
-/// Where links lead, even to what is not there.
-pub fn destination(path: &Path) -> PathBuf {
-    let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
-        let Ok(next) = std::fs::read_link(&path) else { break };
-        // From the folder of the link; an absolute path replaces it.
-        path = path.parent().unwrap_or(Path::new("")).join(next);
-    }
-    path.canonicalize().unwrap_or(path)
-}
-
-/// Fails where [`replace`] would: in a folder that takes no files.
+/// Fails where [`replace`] would before it writes.
 ///
 /// # Errors
-/// What keeps a file from being made beside `path`'s destination.
+/// Those of [`replace`] but for what `write` does.
 pub fn check(path: &Path) -> io::Result<()> {
-    beside(&destination(path))?.close()
+    beside(&place(path)?.0)?.close()
+}
+
+/// Where links lead, even to what is not there.
+///
+/// # Errors
+/// Links that lead to each other.
+pub fn destination(path: &Path) -> io::Result<PathBuf> {
+    if let Ok(found) = path.canonicalize() {
+        return Ok(found);
+    }
+    // What is there and has no path: a pipe behind a link of the system's.
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(next) = std::fs::read_link(&path) else { return Ok(path) };
+        // From the folder of the link; an absolute path replaces it.
+        path = folder(&path).join(next);
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "expected a link to a file, found links that lead to each other"))
+}
+
+/// The folder that a path lies in.
+pub fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Where a file is to be, and the file that is there.
+fn place(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
+    if path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(last.into())) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "expected a file's name, found a folder's"));
+    }
+    let target = destination(path)?;
+    match std::fs::metadata(&target) {
+        // A device or a folder is not to be replaced.
+        Ok(old) if !old.is_file() => {
+            Err(io::Error::new(ErrorKind::InvalidInput, "expected a file or nothing there, found something else"))
+        }
+        Ok(old) => Ok((target, Some(old))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok((target, None)),
+        Err(error) => Err(error),
+    }
 }
 
 /// A file in the same folder, which goes away unless it is renamed.
 fn beside(target: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(".fractal-").suffix(".tmp");
     #[cfg(unix)]
@@ -66,7 +89,11 @@ fn beside(target: &Path) -> io::Result<tempfile::NamedTempFile> {
         // As a file that is simply made; the process' mask applies.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    builder.tempfile_in(folder)
+    // Without the name of a file that nobody has asked for.
+    builder.tempfile_in(folder(target)).map_err(|error| {
+        let text = error.to_string();
+        io::Error::new(error.kind(), text.split(" at path ").next().unwrap_or_default())
+    })
 }
 
 #[cfg(all(test, unix))]
@@ -87,11 +114,17 @@ mod tests {
         replace(&at("link"), |out| out.write_all(b"two")).unwrap();
         assert_eq!(std::fs::read(at("in/file")).unwrap(), b"two");
         assert!(at("link").is_symlink() && at("in/second").is_symlink());
-        // A ring leads nowhere.
+        // A ring leads nowhere, and stays.
         symlink(at("ring"), at("ring")).unwrap();
-        let before = std::fs::read_dir(folder.path()).unwrap().count();
-        let _ = replace(&at("ring"), |out| out.write_all(b"three"));
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), before);
+        let error = replace(&at("ring"), |out| out.write_all(b"three")).unwrap_err();
+        assert!(error.to_string().contains("lead to each other"), "{error}");
+        assert!(at("ring").is_symlink());
+        // What is there without a path of its own, as a pipe behind /dev/stdout.
+        let (reader, _writer) = io::pipe().unwrap();
+        let pipe = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
+        if pipe.exists() {
+            assert_eq!(destination(&pipe).unwrap(), pipe);
+        }
     }
 
     #[test]
@@ -106,7 +139,11 @@ mod tests {
         assert_eq!(error.unwrap_err().to_string(), "no more");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         check(&path).unwrap();
-        assert!(check(&folder.path().join("no folder/file")).is_err());
+        let missing = check(&folder.path().join("no folder/file")).unwrap_err().to_string();
+        assert!(!missing.contains(".tmp"), "{missing}");
+        assert!(check(&folder.path().join("folder/")).unwrap_err().to_string().contains("found a folder's"));
+        assert!(check(&folder.path().join("long".repeat(100))).is_err());
+        assert!(check(folder.path()).is_err());
         assert!(replace(folder.path(), |_| Ok(())).unwrap_err().to_string().contains("found something else"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -180,6 +180,25 @@ fn generated_kernels_are_as_before() {
             },
         ),
         (
+            "wgmma_sp_boxes",
+            "2:4",
+            0.5,
+            KernelConfig {
+                intrinsic: Intrinsic::WgmmaSp,
+                tokens: 256,
+                stages: 4,
+                runs: true,
+                column_run: 64,
+                ..half.clone()
+            },
+        ),
+        (
+            "wgmma_sp_gather",
+            "tvw:128",
+            0.25,
+            KernelConfig { intrinsic: Intrinsic::WgmmaSp, tokens: 256, stages: 4, ..half.clone() },
+        ),
+        (
             "wgmma_sp",
             "tvw:128",
             0.25,

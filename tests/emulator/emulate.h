@@ -378,7 +378,10 @@ template <typename T>
 T load_now(const T* from) {
     return *from;
 }
-inline int4 load_four_now(const int* from) { return {from[0], from[1], from[2], from[3]}; }
+inline int4 load_four_now(const int* from) {
+    if ((size_t)from % 16) emulated::fault("four columns from an address that is no multiple of 16");
+    return {from[0], from[1], from[2], from[3]};
+}
 inline void store_matrices(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
     emulated::Warp& warp = emulated::warp();
     const int lane = threadIdx.x % 32;

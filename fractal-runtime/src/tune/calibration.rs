@@ -4,6 +4,7 @@
 use super::calibrate::Sample;
 use super::model::{Kind, Work};
 use crate::cuda::Gpu;
+use crate::whole_file;
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -147,12 +148,10 @@ impl Calibration {
     /// [`CalibrationError::File`].
     pub fn write(&self, path: &Path) -> Result<(), CalibrationError> {
         let wrong = |reason: String| CalibrationError::File { path: path.into(), reason };
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).map_err(|error| wrong(error.to_string()))?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| wrong(error.to_string()))?;
-        serde_json::to_writer(&mut file, self).map_err(|error| wrong(error.to_string()))?;
-        file.persist(path).map_err(|error| wrong(error.to_string()))?;
-        Ok(())
+        let written = std::fs::create_dir_all(whole_file::folder(path)).and_then(|()| {
+            whole_file::replace(path, |out| serde_json::to_writer(out, self).map_err(std::io::Error::from))
+        });
+        written.map_err(|error| wrong(error.to_string()))
     }
 }
 

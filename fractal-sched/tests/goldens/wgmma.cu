@@ -111,12 +111,12 @@ gemm_wgmma_f16_128x256x64_share2_runs(
             bool whole;
         };
         auto rows_of = [&](int4 k) {
-            Rows rows{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}, 15, true};
+            Rows own{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}, 15, true};
             if (__any_sync(0xffffffffu, (k.x | k.y | k.z | k.w) < 0)) {
-                rows.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
-                rows.whole = false;
+                own.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
+                own.whole = false;
             }
-            return rows;
+            return own;
         };
         // The columns of two steps are fetched while the two before are copied.
         auto fetch = [&](int4& k, int step, int last) {
@@ -149,7 +149,7 @@ gemm_wgmma_f16_128x256x64_share2_runs(
 #pragma unroll
                 for (int u = 0; u < 2; ++u) {
                     if (step + u >= range.last) break;
-                    const Rows& rows = both[u];
+                    const Rows& own = both[u];
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     if (lane == 0 && warp == (stage & 3)) {
@@ -157,10 +157,10 @@ gemm_wgmma_f16_128x256x64_share2_runs(
                         barrier_expect(full + 8 * stage, W_STAGE * 2);
                     }
                     __syncwarp();
-                    if (rows.whole && inside) {
+                    if (own.whole && inside) {
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            const uint4* const from = source + rows.offset[i];
+                            const uint4* const from = source + own.offset[i];
 #pragma unroll
                             for (int c = 0; c < TOKENS / 64; ++c) copy_chunk(xs + places[i] + c * (STEP * 128), from + c * 8);
                         }
@@ -169,8 +169,8 @@ gemm_wgmma_f16_128x256x64_share2_runs(
                         for (int i = 0; i < 4; ++i) {
 #pragma unroll
                             for (int c = 0; c < TOKENS / 64; ++c) {
-                                const bool kept = token + c * 64 < m && rows.there >> i & 1;
-                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? rows.offset[i] + c * 8 : 0), kept);
+                                const bool kept = token + c * 64 < m && own.there >> i & 1;
+                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? own.offset[i] + c * 8 : 0), kept);
                             }
                         }
                     }

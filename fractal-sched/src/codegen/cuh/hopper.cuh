@@ -183,14 +183,15 @@ __device__ __forceinline__ int load_now(const int* from) {
     asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
     return v;
 }
-__device__ __forceinline__ int4 load_four_now(const int* from) {
-    int4 v;
-    asm volatile("ld.global.nc.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
-    return v;
-}
 __device__ __forceinline__ float load_now(const float* from) {
     float v;
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(from));
+    return v;
+}
+// Four of them, 16-byte aligned.
+__device__ __forceinline__ int4 load_four_now(const int* from) {
+    int4 v;
+    asm volatile("ld.global.nc.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
     return v;
 }
 

@@ -1,14 +1,15 @@
-//! The warpgroup that copies, where rows of X come one by one and a block takes 256 tokens or more.
+//! The warpgroup that copies, where rows of X come one by one and a block takes 256 tokens or more: lists of kept columns ->
+//! stages of X and W in shared memory. Kernels that repair stored zeros have no registers for it and stay with `load`.
 //!
 //! Instructions cost power, and power bounds large products. So a lane keeps the same four rows of a step for all of its
 //! tokens: one fetch of their columns and four addresses, no exchange between lanes. With fewer tokens the fetches weigh more
 //! than what they save; there `load` passes columns on from lane to lane.
 
 use super::KernelConfig;
-use super::load::{Weights, joined, weights};
+use super::load::{joined, weights_beside_rows};
 
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (Weights { copy, positions, bytes }, joined) = (weights(config, "step + u"), joined(config));
+    let (weights, joined) = (weights_beside_rows(config, "step + u"), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -25,12 +26,12 @@ pub(super) fn producer(config: &KernelConfig) -> String {
             bool whole;
         }};
         auto rows_of = [&](int4 k) {{
-            Rows rows{{{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}}, 15, true}};
+            Rows own{{{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}}, 15, true}};
             if (__any_sync(0xffffffffu, (k.x | k.y | k.z | k.w) < 0)) {{
-                rows.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
-                rows.whole = false;
+                own.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
+                own.whole = false;
             }}
-            return rows;
+            return own;
         }};
         // The columns of two steps are fetched while the two before are copied.
         auto fetch = [&](int4& k, int step, int last) {{
@@ -63,18 +64,12 @@ pub(super) fn producer(config: &KernelConfig) -> String {
 #pragma unroll
                 for (int u = 0; u < 2; ++u) {{
                     if (step + u >= range.last) break;
-                    const Rows& rows = both[u];
+                    const Rows& own = both[u];
                     barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (lane == 0 && warp == (stage & 3)) {{
-                        {copy}
-{positions}                        barrier_expect(full + 8 * stage, {bytes});
-                    }}
-                    __syncwarp();
-                    if (rows.whole && inside) {{
+{weights}                    if (own.whole && inside) {{
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {{
-                            const uint4* const from = source + rows.offset[i];
+                            const uint4* const from = source + own.offset[i];
 #pragma unroll
                             for (int c = 0; c < TOKENS / 64; ++c) copy_chunk(xs + places[i] + c * (STEP * 128), from + c * 8);
                         }}
@@ -83,8 +78,8 @@ pub(super) fn producer(config: &KernelConfig) -> String {
                         for (int i = 0; i < 4; ++i) {{
 #pragma unroll
                             for (int c = 0; c < TOKENS / 64; ++c) {{
-                                const bool kept = token + c * 64 < m && rows.there >> i & 1;
-                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? rows.offset[i] + c * 8 : 0), kept);
+                                const bool kept = token + c * 64 < m && own.there >> i & 1;
+                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? own.offset[i] + c * 8 : 0), kept);
                             }}
                         }}
                     }}

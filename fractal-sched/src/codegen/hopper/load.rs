@@ -4,17 +4,17 @@ use super::KernelConfig;
 use fractal_dsl::Intrinsic;
 
 /// How the copy engine brings a step's weights.
-pub(super) struct Weights {
+struct Weights {
     /// The copy of the weights, whole or this block's part for all of the cluster.
-    pub copy: String,
+    copy: String,
     /// That of their positions, a line of its own.
-    pub positions: String,
+    positions: String,
     /// The bytes of both.
-    pub bytes: &'static str,
+    bytes: &'static str,
 }
 
 /// The weights of the step whose number among all is `step`.
-pub(super) fn weights(config: &KernelConfig, step: &str) -> Weights {
+fn weights(config: &KernelConfig, step: &str) -> Weights {
     let copy = if config.share > 1 {
         format!(
             "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)({step}) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
@@ -31,6 +31,20 @@ pub(super) fn weights(config: &KernelConfig, step: &str) -> Weights {
     }
 }
 
+/// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
+pub(super) fn weights_beside_rows(config: &KernelConfig, step: &str) -> String {
+    let Weights { copy, positions, bytes } = weights(config, step);
+    format!(
+        "                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (lane == 0 && warp == (stage & 3)) {{
+                        {copy}
+{positions}                        barrier_expect(full + 8 * stage, {bytes});
+                    }}
+                    __syncwarp();
+"
+    )
+}
+
 /// The producer's part in the cluster's last meeting.
 pub(super) fn joined(config: &KernelConfig) -> &'static str {
     if config.split * config.share > 1 { "        cluster_sync();\n" } else { "" }
@@ -44,8 +58,8 @@ pub(super) const LOAD_BOXES: &str = "#pragma unroll
 ";
 
 pub(super) fn box_producer(config: &KernelConfig) -> String {
-    // One group alone is the same to all lanes, and known to be: its boxes are issued without a loop over lanes. Steps with 2 of
-    // 4 kept are too short for that loop; where they are twice as long it made large products 2 % faster, not slower.
+    // One group alone is the same to all lanes, and known to be: then its boxes are issued without a loop over lanes. Steps with
+    // 2 of 4 kept are too short for that loop; dense ones, twice as long, were 2 % slower without it.
     let alone = config.column_run == config.step && config.intrinsic == Intrinsic::WgmmaSp;
     let group = if alone { "" } else { " + lane % 8" };
     let (Weights { copy, positions, bytes }, joined) = (weights(config, "range.first + ahead + u"), joined(config));
@@ -149,7 +163,7 @@ pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs +
 
 /// Rows of X come one by one; columns go from lane to lane.
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (Weights { copy, positions, bytes }, joined) = (weights(config, "range.first + ahead + u"), joined(config));
+    let (weights, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -186,13 +200,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
                 for (int u = 0; u < 4; ++u) {{
                     if (ahead + u >= steps) break;
 {OFFSETS}                    barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (lane == 0 && warp == (stage & 3)) {{
-                        {copy}
-{positions}                        barrier_expect(full + 8 * stage, {bytes});
-                    }}
-                    __syncwarp();
-{COPY_ROWS}                    if (++stage == STAGES) {{
+{weights}{COPY_ROWS}                    if (++stage == STAGES) {{
                         stage = 0;
                         phase ^= 1;
                     }}
