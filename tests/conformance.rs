@@ -154,6 +154,9 @@ const FAMILIES: &[Family] = &[
     ("decode", "bw:32x16", DType::F16, (130, 500, 8), 2),
     ("decode", "tw:64", DType::BF16, (400, 700, 32), 4),
     ("wgmma_f16_128x", "tw:128", DType::F16, (4200, 300, 1032), 1),
+    // Weights of more steps than stages, each of which comes but once.
+    ("wgmma_bf16_128x64x64", "tw:128", DType::BF16, (8600, 2500, 32), 1),
+    ("wgmma_f16_128x64x64_boxes64", "bw:128x64", DType::F16, (8600, 2560, 24), 2),
     ("resident", "tw:128", DType::F16, (2100, 700, 1032), 1),
     ("resident4_boxes64", "bw:128x64", DType::BF16, (2100, 600, 1032), 3),
     ("share2_runs", "tw:128", DType::BF16, (4200, 8200, 2048), 1),

@@ -80,6 +80,12 @@ const CASES: &[Case] = &[
     Case { share: 2, ..case("tw:128+2%", DType::F16, (300, 600, 656), 256, 1, &["bias"]) },
     resident("tw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
     resident("bw:128x64+2%", DType::BF16, (200, 900, 264), &["residual"]),
+    // One tile of tokens: the weights of all stages come early.
+    case("tw:128", DType::BF16, (260, 2600, 32), 64, 1, &["bias"]),
+    case("tw-global:128", DType::F16, (300, 1000, 40), 64, 2, &["relu"]),
+    case("bw:128x64", DType::F16, (260, 2600, 32), 64, 1, &["bias"]),
+    case("2:4", DType::F16, (130, 1100, 64), 64, 1, &[]),
+    case("tvw:128", DType::BF16, (130, 1030, 128), 128, 1, &[]),
 ];
 
 const fn resident(
@@ -127,12 +133,22 @@ fn compiler_or_skip() -> Option<String> {
 
 #[test]
 fn residues_are_summed_in_every_width() {
+    passes("residue");
+}
+
+#[test]
+fn gelu_is_as_near_as_a_16_bit_result_can_tell() {
+    passes("epilogue");
+}
+
+/// Compiles and runs a program of `tests/emulator` about the kernels' headers.
+fn passes(name: &str) {
     let Some(compiler) = compiler_or_skip() else { return };
     let folder = tempfile::tempdir().unwrap();
     write_headers(folder.path());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/residue.cpp");
-    let program = folder.path().join("residue");
-    compile(&compiler, folder.path(), &source, &program, "residue");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/emulator/{name}.cpp"));
+    let program = folder.path().join(name);
+    compile(&compiler, folder.path(), &source, &program, name);
     let found = Command::new(program).output().unwrap();
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
 }

@@ -240,6 +240,10 @@ inline void barrier_expect(unsigned address, unsigned bytes) {
     --barrier.pending;
     settle(barrier);
 }
+inline void barrier_count(unsigned address, unsigned bytes) {
+    std::lock_guard lock(block->mutex);
+    barrier_at(address).bytes += bytes;
+}
 inline void barrier_arrive(unsigned address) { barrier_expect(address, 0); }
 inline void barrier_arrive_after_copies(unsigned address) { barrier_expect(address, 0); }
 inline void barrier_wait(unsigned address, unsigned parity) {

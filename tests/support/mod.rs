@@ -240,11 +240,15 @@ pub fn check_gemm(device: &Device, text: &str, gemm: &Gemm, m: usize, case: usiz
             EpilogueOp::Scale(factor) => Step::Scale(factor.0),
         })
         .collect();
+    // A GPU's GELU of 16 bits is up to a quarter of a unit in the last place off before it is rounded (`epilogue.cuh`), so a half
+    // of the unit roundoff.
+    let is_short = layer.cuda().is_some() && dtype != DType::F32 && ops.last() == Some(&EpilogueOp::Gelu);
+    let short_gelu = if is_short { 0.5 * rounding(dtype) } else { 0.0 };
     let kept = |r: usize, c: usize| mask.contains(rows[r], c);
     let expected = masked_gemm(&of_rows(&w.to_f32(), k), &kept, &x.to_f32(), (rows.len(), k, m), &steps);
     for (at_element, value) in of_rows(&found, m).into_iter().enumerate() {
         let (exact, magnitude) = (expected.y[at_element], expected.magnitude[at_element]);
-        let allowed = allowed(dtype, k, exact, magnitude);
+        let allowed = allowed(dtype, k, exact, magnitude) + short_gelu * exact.abs();
         let error = (f64::from(value) - exact).abs();
         assert!(
             error <= allowed,

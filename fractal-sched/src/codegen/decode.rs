@@ -261,6 +261,11 @@ fn main_loop(config: &KernelConfig) -> String {
         for (int i = 0; i < WARP_ROWS / 16; ++i) fetch(w[d][i], i, d / TEAM, d % TEAM);
     }}
     if (threadIdx.x < SLAB) copy_async<4>(row_list + threadIdx.x, rows + tile * ROWS + top + threadIdx.x, true);
+    if (m == 1) {{
+        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
+        const int ahead = first + DEPTH * TEAMS / 2 + warp;
+        for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
+    }}
     // Only the weights were there before this kernel's turn.
     wait_for_previous();
 {peek_all}#pragma unroll

@@ -47,7 +47,7 @@ pub(super) fn steps(config: &KernelConfig, indent: &str, [bias, residual]: [&str
         EpilogueStep::Residual(number) => format!("{indent}v += to_float(residual{number}{residual});\n"),
         EpilogueStep::Relu => format!("{indent}v = relu(v);\n"),
         EpilogueStep::Gelu if config.dtype == DType::F32 => format!("{indent}v = gelu(v);\n"),
-        EpilogueStep::Gelu => format!("{indent}v = gelu_short(v);\n"),
+        EpilogueStep::Gelu => format!("{indent}v = gelu_{}(v);\n", config.dtype),
         EpilogueStep::Silu => format!("{indent}v = silu(v);\n"),
         EpilogueStep::Scale(bits) => {
             format!("{indent}v *= __uint_as_float({bits:#010x}u);  // {}\n", f32::from_bits(*bits))

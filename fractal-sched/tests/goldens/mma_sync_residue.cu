@@ -141,7 +141,7 @@ gemm_mma_sync_f16_128x128x64_covered_residue(
         if (!finite(v)) v = exact(x, values, columns, first, last, row, token, m);
         v += rest;
         v += bias0[n_row];
-        v = gelu_short(v);
+        v = gelu_f16(v);
         y[at] = from_float<T>(v);
     };
 #pragma unroll

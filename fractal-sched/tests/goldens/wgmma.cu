@@ -279,7 +279,7 @@ gemm_wgmma_f16_128x256x64_share2_runs(
                 for (int i = 0; i < 8; ++i) {
                     float& v = piece[i];
                     v += bias0_here[i / 2 % 2];
-                    v = gelu_short(v);
+                    v = gelu_f16(v);
                 }
                 unsigned p[4];
 #pragma unroll

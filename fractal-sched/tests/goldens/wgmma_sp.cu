@@ -121,6 +121,18 @@ gemm_wgmma_sp_bf16_128x128x64(
         Item item = fetch_item(0), coming = fetch_item(1);
         Range range = part(item);
         int near = fetch(range, 0), far = fetch(range, 2);
+        // Weights were there before this kernel's turn. A stage each where a step's come but once; else two, since what the
+        // last blocks of the kernel ahead still bring comes the same way.
+        int early = token_tiles == 1 ? STAGES : 2;
+        if (early > range.last - range.first) early = range.last - range.first;
+        for (int s = 0; s < early; ++s) {
+            const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
+            if (lane == 0 && warp == (s & 3)) {
+                bulk_copy(ws, values + (size_t)(range.first + s) * W_STAGE, W_STAGE * 2, full + 8 * s);
+                load_row(p_map, range.first + s, ws + W_STAGE * 2, full + 8 * s);
+                barrier_expect(full + 8 * s, W_STAGE * 2 + P_STAGE * 4);
+            }
+        }
         // X is what the kernel before may have written.
         dependency_wait();
         for (; item.tile >= 0; ++turn) {
@@ -150,7 +162,8 @@ gemm_wgmma_sp_bf16_128x128x64(
                     const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (lane == 0 && warp == (stage & 3)) {
+                    if (early > 0) --early;
+                    else if (lane == 0 && warp == (stage & 3)) {
                         bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
                         load_row(p_map, range.first + ahead + u, ws + W_STAGE * 2, full + 8 * stage);
                         barrier_expect(full + 8 * stage, W_STAGE * 2 + P_STAGE * 4);

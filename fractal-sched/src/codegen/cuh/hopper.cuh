@@ -21,6 +21,10 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
 __device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// Makes the barrier wait for this many bytes of bulk copies, without an arrival.
+__device__ __forceinline__ void barrier_count(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 // Arrives when this thread's asynchronous copies so far are done.
 __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -13,30 +13,60 @@ struct Weights {
     bytes: &'static str,
 }
 
-/// The weights of the step whose number among all is `step`.
-fn weights(config: &KernelConfig, step: &str) -> Weights {
+/// The weights of the step whose number among all is `step`, to `ws` of `stage`.
+fn weights(config: &KernelConfig, step: &str, stage: &str) -> Weights {
     let copy = if config.share > 1 {
         format!(
-            "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)({step}) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);"
+            "bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)({step}) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * {stage});"
         )
     } else {
-        format!("bulk_copy(ws, values + (size_t)({step}) * W_STAGE, W_STAGE * 2, full + 8 * stage);")
+        format!("bulk_copy(ws, values + (size_t)({step}) * W_STAGE, W_STAGE * 2, full + 8 * {stage});")
     };
     if config.intrinsic == Intrinsic::WgmmaSp {
         let positions =
-            format!("                        load_row(p_map, {step}, ws + W_STAGE * 2, full + 8 * stage);\n");
+            format!("                        load_row(p_map, {step}, ws + W_STAGE * 2, full + 8 * {stage});\n");
         Weights { copy, positions, bytes: "W_STAGE * 2 + P_STAGE * 4" }
     } else {
         Weights { copy, positions: String::new(), bytes: "W_STAGE * 2" }
     }
 }
 
+/// Whether weights come before the kernel's turn. Kernels of wide tiles gain nothing by it (docs/perf-log.md).
+fn has_early_weights(config: &KernelConfig) -> bool {
+    config.tokens <= 128
+}
+
+/// What brings the weights of a block's first steps early: of step `s` the threads of which `mine` is true, and they tell its
+/// barrier by `expect`.
+fn early_weights(config: &KernelConfig, mine: &str, expect: &str) -> String {
+    if !has_early_weights(config) {
+        return String::new();
+    }
+    let Weights { copy, positions, bytes } = weights(config, "range.first + s", "s");
+    let positions: String = positions.lines().map(|line| format!("                {}\n", line.trim())).collect();
+    format!(
+        "        // Weights were there before this kernel's turn. A stage each where a step's come but once; else two, since what the
+        // last blocks of the kernel ahead still bring comes the same way.
+        int early = token_tiles == 1 ? STAGES : 2;
+        if (early > range.last - range.first) early = range.last - range.first;
+        for (int s = 0; s < early; ++s) {{
+            const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
+            if ({mine}) {{
+                {copy}
+{positions}                {expect}(full + 8 * s, {bytes});
+            }}
+        }}
+"
+    )
+}
+
 /// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
 pub(super) fn weights_beside_rows(config: &KernelConfig, step: &str) -> String {
-    let Weights { copy, positions, bytes } = weights(config, step);
+    let Weights { copy, positions, bytes } = weights(config, step, "stage");
+    let early = if has_early_weights(config) { "if (early > 0) --early;\n                    else " } else { "" };
     format!(
         "                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (lane == 0 && warp == (stage & 3)) {{
+                    {early}if (lane == 0 && warp == (stage & 3)) {{
                         {copy}
 {positions}                        barrier_expect(full + 8 * stage, {bytes});
                     }}
@@ -62,7 +92,24 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     // 2 of 4 kept are too short for that loop; dense ones, twice as long, were 2 % slower without it.
     let alone = config.column_run == config.step && config.intrinsic == Intrinsic::WgmmaSp;
     let group = if alone { "" } else { " + lane % 8" };
-    let (Weights { copy, positions, bytes }, joined) = (weights(config, "range.first + ahead + u"), joined(config));
+    let (Weights { copy, positions, bytes }, joined) =
+        (weights(config, "range.first + ahead + u", "stage"), joined(config));
+    let early = early_weights(config, "lane == 0", "barrier_count");
+    let step = if early.is_empty() {
+        format!(
+            "{copy}
+{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});"
+        )
+    } else {
+        format!(
+            "if (early <= 0) {{
+                                {copy}
+{positions}                                barrier_count(full + 8 * stage, {bytes});
+                            }}
+                            barrier_expect(full + 8 * stage, X_STAGE * 2);"
+        )
+    };
+    let counted = if early.is_empty() { "" } else { "                        early -= early > 0;\n" };
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -77,7 +124,7 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
             Item item = fetch_item(0), coming = fetch_item(1);
             Range range = part(item);
             int far = fetch(range, 0);
-            // X is what the kernel before may have written.
+{early}            // X is what the kernel before may have written.
             dependency_wait();
             for (; item.tile >= 0; ++turn) {{
                 const Range next = part(coming);
@@ -96,10 +143,9 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
                         barrier_wait(empty + 8 * stage, phase ^ 1);
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
-                            {copy}
-{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});
+                            {step}
                         }}
-                        __syncwarp();
+{counted}                        __syncwarp();
 {LOAD_BOXES}                        if (++stage == STAGES) {{
                             stage = 0;
                             phase ^= 1;
@@ -163,7 +209,8 @@ pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs +
 
 /// Rows of X come one by one; columns go from lane to lane.
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (weights, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
+    let (weights_of_step, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
+    let early = early_weights(config, "lane == 0 && warp == (s & 3)", "barrier_expect");
     format!(
         "    if (group == 2) {{
         give_registers<72>();
@@ -178,7 +225,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
         Item item = fetch_item(0), coming = fetch_item(1);
         Range range = part(item);
         int near = fetch(range, 0), far = fetch(range, 2);
-        // X is what the kernel before may have written.
+{early}        // X is what the kernel before may have written.
         dependency_wait();
         for (; item.tile >= 0; ++turn) {{
             const Range next = part(coming);
@@ -200,7 +247,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
                 for (int u = 0; u < 4; ++u) {{
                     if (ahead + u >= steps) break;
 {OFFSETS}                    barrier_wait(empty + 8 * stage, phase ^ 1);
-{weights}{COPY_ROWS}                    if (++stage == STAGES) {{
+{weights_of_step}{COPY_ROWS}                    if (++stage == STAGES) {{
                         stage = 0;
                         phase ^= 1;
                     }}
