@@ -189,7 +189,9 @@ impl KernelPlan {
         };
         let residue = traits.residue;
         let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, residue, ..base.clone() };
-        stages.rev().map(with).find(|config| config.check().is_ok())
+        // Steps of 2 of 4 in boxes are too short to profit from more.
+        let most = if column_run > 0 && intrinsic.is_sparse() { 6.max(*stages.start()) } else { *stages.end() };
+        stages.rev().skip_while(|&stages| stages > most).map(with).find(|config| config.check().is_ok())
     }
 
     /// The stages to try: the one number that is asked for, or all of these.

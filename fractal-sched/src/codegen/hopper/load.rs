@@ -31,9 +31,10 @@ fn weights(config: &KernelConfig, step: &str, stage: &str) -> Weights {
     }
 }
 
-/// Whether weights come before the kernel's turn. Kernels of wide tiles gain nothing by it (docs/perf-log.md).
+/// Whether weights come before the kernel's turn. Kernels of wide tiles gain nothing by it, and the one warp that brings boxes
+/// has no time to tell early steps apart where 2 of 4 are kept (docs/perf-log.md).
 fn has_early_weights(config: &KernelConfig) -> bool {
-    config.tokens <= 128
+    config.tokens <= 128 && !(config.column_run > 0 && config.intrinsic.is_sparse())
 }
 
 /// What brings the weights of a block's first steps early: of step `s` the threads of which `mine` is true, and they tell its
@@ -95,19 +96,10 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     let (Weights { copy, positions, bytes }, joined) =
         (weights(config, "range.first + ahead + u", "stage"), joined(config));
     let early = early_weights(config, "lane == 0", "barrier_count");
-    let step = if early.is_empty() {
-        format!(
-            "{copy}
-{positions}                            barrier_expect(full + 8 * stage, X_STAGE * 2 + {bytes});"
-        )
+    let [unless_early, expected] = if early.is_empty() {
+        [String::new(), format!("X_STAGE * 2 + {bytes}")]
     } else {
-        format!(
-            "if (early <= 0) {{
-                                {copy}
-{positions}                                barrier_count(full + 8 * stage, {bytes});
-                            }}
-                            barrier_expect(full + 8 * stage, X_STAGE * 2);"
-        )
+        ["if (early <= 0) ".into(), format!("early > 0 ? X_STAGE * 2 : X_STAGE * 2 + {bytes}")]
     };
     let counted = if early.is_empty() { "" } else { "                        early -= early > 0;\n" };
     format!(
@@ -143,7 +135,8 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
                         barrier_wait(empty + 8 * stage, phase ^ 1);
                         const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                         if (lane == 0) {{
-                            {step}
+                            {unless_early}{copy}
+{positions}                            barrier_expect(full + 8 * stage, {expected});
                         }}
 {counted}                        __syncwarp();
 {LOAD_BOXES}                        if (++stage == STAGES) {{
