@@ -180,6 +180,19 @@ fn generated_kernels_are_as_before() {
             },
         ),
         (
+            "wgmma_early_boxes",
+            "bw:128x64",
+            0.25,
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                tokens: 64,
+                stages: 8,
+                runs: true,
+                column_run: 64,
+                ..half.clone()
+            },
+        ),
+        (
             "wgmma_sp_boxes",
             "2:4",
             0.5,

@@ -189,9 +189,10 @@ impl KernelPlan {
         };
         let residue = traits.residue;
         let with = |stages| KernelConfig { intrinsic, stages, split, share, runs, column_run, residue, ..base.clone() };
-        // Steps of 2 of 4 in boxes are too short to profit from more.
-        let most = if column_run > 0 && intrinsic.is_sparse() { 6.max(*stages.start()) } else { *stages.end() };
-        stages.rev().skip_while(|&stages| stages > most).map(with).find(|config| config.check().is_ok())
+        // Unless asked for, more than six are for kernels that were measured with them (docs/perf-log.md).
+        let asked = self.gemm.request().stages.is_some();
+        let gains = |c: &KernelConfig| asked || c.stages <= 6 || c.column_run == 0 || c.has_early_weights();
+        stages.rev().map(with).find(|config| config.check().is_ok() && gains(config))
     }
 
     /// The stages to try: the one number that is asked for, or all of these.

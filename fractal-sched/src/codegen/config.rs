@@ -104,6 +104,14 @@ impl KernelConfig {
         matches!(self.intrinsic, Intrinsic::Wgmma | Intrinsic::WgmmaSp)
     }
 
+    /// Of Hopper's kernels whose weights come by stages: whether those of the first steps come before the kernel's turn. Wide
+    /// tiles gain nothing by it, and where one warp brings boxes beside positions, or several boxes a step, it has no time to tell
+    /// early steps apart (docs/perf-log.md).
+    pub fn has_early_weights(&self) -> bool {
+        let few_boxes = self.column_run == self.step && !self.intrinsic.is_sparse() && !self.stored_zeros;
+        self.tokens <= 128 && (self.column_run == 0 || few_boxes)
+    }
+
     /// Bytes of positions a stage, of 2-of-4 kernels.
     pub fn position_bytes(&self) -> usize {
         if self.intrinsic.is_sparse() { self.rows / 16 * 32 * 4 } else { 0 }

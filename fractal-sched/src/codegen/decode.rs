@@ -238,8 +238,14 @@ fn singles(config: &KernelConfig) -> bool {
 
 fn main_loop(config: &KernelConfig) -> String {
     let residue = residue::decode(config);
-    let (peek_all, peek, ahead, next) = if singles(config) {
+    let (weights_to_cache, peek_all, peek, ahead, next) = if singles(config) {
         (
+            "    if (m == 1) {
+        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
+        const int ahead = first + DEPTH * TEAMS / 2 + warp;
+        for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
+    }
+",
             "    unsigned ahead[STAGES];
 #pragma unroll
     for (int s = 0; s < STAGES; ++s) ahead[s] = peek(kept[s]);
@@ -249,7 +255,7 @@ fn main_loop(config: &KernelConfig) -> String {
             ", next",
         )
     } else {
-        ("", "", "", "")
+        ("", "", "", "", "")
     };
     format!(
         "    int kept[STAGES];
@@ -261,12 +267,7 @@ fn main_loop(config: &KernelConfig) -> String {
         for (int i = 0; i < WARP_ROWS / 16; ++i) fetch(w[d][i], i, d / TEAM, d % TEAM);
     }}
     if (threadIdx.x < SLAB) copy_async<4>(row_list + threadIdx.x, rows + tile * ROWS + top + threadIdx.x, true);
-    if (m == 1) {{
-        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
-        const int ahead = first + DEPTH * TEAMS / 2 + warp;
-        for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
-    }}
-    // Only the weights were there before this kernel's turn.
+{weights_to_cache}    // Only the weights were there before this kernel's turn.
     wait_for_previous();
 {peek_all}#pragma unroll
     for (int s = 0; s < STAGES; ++s) {{

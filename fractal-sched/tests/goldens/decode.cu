@@ -109,11 +109,6 @@ gemm_mma_sync_bf16_128x16x64_decode32x8(
         for (int i = 0; i < WARP_ROWS / 16; ++i) fetch(w[d][i], i, d / TEAM, d % TEAM);
     }
     if (threadIdx.x < SLAB) copy_async<4>(row_list + threadIdx.x, rows + tile * ROWS + top + threadIdx.x, true);
-    if (m == 1) {
-        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
-        const int ahead = first + DEPTH * TEAMS / 2 + warp;
-        for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
-    }
     // Only the weights were there before this kernel's turn.
     wait_for_previous();
 #pragma unroll

@@ -31,16 +31,10 @@ fn weights(config: &KernelConfig, step: &str, stage: &str) -> Weights {
     }
 }
 
-/// Whether weights come before the kernel's turn. Kernels of wide tiles gain nothing by it, and the one warp that brings boxes
-/// has no time to tell early steps apart where 2 of 4 are kept (docs/perf-log.md).
-fn has_early_weights(config: &KernelConfig) -> bool {
-    config.tokens <= 128 && !(config.column_run > 0 && config.intrinsic.is_sparse())
-}
-
 /// What brings the weights of a block's first steps early: of step `s` the threads of which `mine` is true, and they tell its
 /// barrier by `expect`.
 fn early_weights(config: &KernelConfig, mine: &str, expect: &str) -> String {
-    if !has_early_weights(config) {
+    if !config.has_early_weights() {
         return String::new();
     }
     let Weights { copy, positions, bytes } = weights(config, "range.first + s", "s");
@@ -64,7 +58,7 @@ fn early_weights(config: &KernelConfig, mine: &str, expect: &str) -> String {
 /// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
 pub(super) fn weights_beside_rows(config: &KernelConfig, step: &str) -> String {
     let Weights { copy, positions, bytes } = weights(config, step, "stage");
-    let early = if has_early_weights(config) { "if (early > 0) --early;\n                    else " } else { "" };
+    let early = if config.has_early_weights() { "if (early > 0) --early;\n                    else " } else { "" };
     format!(
         "                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
                     {early}if (lane == 0 && warp == (stage & 3)) {{
