@@ -240,7 +240,7 @@ inline void barrier_expect(unsigned address, unsigned bytes) {
     --barrier.pending;
     settle(barrier);
 }
-inline void barrier_count(unsigned address, unsigned bytes) {
+inline void barrier_add_bytes(unsigned address, unsigned bytes) {
     std::lock_guard lock(block->mutex);
     barrier_at(address).bytes += bytes;
 }

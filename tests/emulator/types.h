@@ -43,7 +43,7 @@ inline bf16 from_float<bf16>(float v) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};
     return {(unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
-inline float exp2_short(float v) { return exp2f(v); }
+inline float exp2_short(float v) { return v < -126.0f ? 0.0f : exp2f(v); }
 inline float least(float a, float b) { return a != a || a < b ? a : b; }
 inline bool finite(float v) {
     unsigned bits;

@@ -11,7 +11,7 @@ use crate::lineage::End;
 use crate::pattern::{AxisKind, Keep};
 use crate::program::Dimension;
 
-/// The deepest pipeline that makes sense: more stages than shared memory ever holds.
+/// The deepest pipeline of any kernel, in stages.
 const MAX_PIPELINE: usize = 8;
 
 /// Checks all primitives; the directives are complete where no error is noted.

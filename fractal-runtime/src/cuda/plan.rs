@@ -151,7 +151,7 @@ impl KernelPlan {
     }
 
     /// The configuration of Hopper's own kernel on the same tables, where it has one: tiles of 64 or 128 rows, with as many
-    /// stages as fit. It reads and writes features first; a call turns what lies the other way.
+    /// stages as fit and gain. It reads and writes features first; a call turns what lies the other way.
     pub fn hopper_config(
         &self,
         rows: usize,

@@ -105,8 +105,8 @@ impl KernelConfig {
     }
 
     /// Of Hopper's kernels whose weights come by stages: whether those of the first steps come before the kernel's turn. Wide
-    /// tiles gain nothing by it, and where one warp brings boxes beside positions, or several boxes a step, it has no time to tell
-    /// early steps apart (docs/perf-log.md).
+    /// tiles gain nothing by it. The one warp that brings boxes has no time to tell early steps apart where it brings positions, too,
+    /// or several boxes a step; and covers have many steps (docs/perf-log.md).
     pub fn has_early_weights(&self) -> bool {
         let few_boxes = self.column_run == self.step && !self.intrinsic.is_sparse() && !self.stored_zeros;
         self.tokens <= 128 && (self.column_run == 0 || few_boxes)

@@ -241,7 +241,8 @@ fn main_loop(config: &KernelConfig) -> String {
     let (weights_to_cache, peek_all, peek, ahead, next) = if singles(config) {
         (
             "    if (m == 1) {
-        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
+        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache. With
+        // more tokens X comes by copies, which this would hold up.
         const int ahead = first + DEPTH * TEAMS / 2 + warp;
         for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
     }

@@ -124,7 +124,8 @@ gemm_mma_sync_bf16_128x8x64_decode16x16_covered_residue(
     }
     if (threadIdx.x < SLAB) copy_async<4>(row_list + threadIdx.x, rows + tile * ROWS + top + threadIdx.x, true);
     if (m == 1) {
-        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache.
+        // Memory would rest while columns and then elements of X are looked up: the next weights come as far as the cache. With
+        // more tokens X comes by copies, which this would hold up.
         const int ahead = first + DEPTH * TEAMS / 2 + warp;
         for (int row = lane; ahead < last && row < SLAB; row += 32) prefetch(values + (size_t)ahead * W_STAGE + (top + row) * STORED);
     }

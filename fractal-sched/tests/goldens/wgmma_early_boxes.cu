@@ -113,17 +113,17 @@ gemm_wgmma_f16_128x64x64_boxes64_runs(
             Item item = fetch_item(0), coming = fetch_item(1);
             Range range = part(item);
             int far = fetch(range, 0);
-        // Weights were there before this kernel's turn. A stage each where a step's come but once; else two, since what the
-        // last blocks of the kernel ahead still bring comes the same way.
-        int early = token_tiles == 1 ? STAGES : 2;
-        if (early > range.last - range.first) early = range.last - range.first;
-        for (int s = 0; s < early; ++s) {
-            const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
-            if (lane == 0) {
-                bulk_copy(ws, values + (size_t)(range.first + s) * W_STAGE, W_STAGE * 2, full + 8 * s);
-                barrier_count(full + 8 * s, W_STAGE * 2);
+            // Weights were there before this kernel's turn. With one tile of tokens each block has weights of its own: all stages
+            // are filled. Else two: more would be in the way of what the last blocks of the kernel ahead still copy.
+            int early = token_tiles == 1 ? STAGES : 2;
+            if (early > range.last - range.first) early = range.last - range.first;
+            for (int s = 0; s < early; ++s) {
+                const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
+                if (lane == 0) {
+                    bulk_copy(ws, values + (size_t)(range.first + s) * W_STAGE, W_STAGE * 2, full + 8 * s);
+                    barrier_add_bytes(full + 8 * s, W_STAGE * 2);
+                }
             }
-        }
             // X is what the kernel before may have written.
             dependency_wait();
             for (; item.tile >= 0; ++turn) {

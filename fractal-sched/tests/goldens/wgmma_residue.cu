@@ -131,8 +131,8 @@ gemm_wgmma_f16_128x128x64_covered_residue(
         Item item = fetch_item(0), coming = fetch_item(1);
         Range range = part(item);
         int near = fetch(range, 0), far = fetch(range, 2);
-        // Weights were there before this kernel's turn. A stage each where a step's come but once; else two, since what the
-        // last blocks of the kernel ahead still bring comes the same way.
+        // Weights were there before this kernel's turn. With one tile of tokens each block has weights of its own: all stages
+        // are filled. Else two: more would be in the way of what the last blocks of the kernel ahead still copy.
         int early = token_tiles == 1 ? STAGES : 2;
         if (early > range.last - range.first) early = range.last - range.first;
         for (int s = 0; s < early; ++s) {

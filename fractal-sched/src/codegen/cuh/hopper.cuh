@@ -22,7 +22,7 @@ __device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // Makes the barrier wait for this many bytes of bulk copies, without an arrival.
-__device__ __forceinline__ void barrier_count(unsigned barrier, unsigned bytes) {
+__device__ __forceinline__ void barrier_add_bytes(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // Arrives when this thread's asynchronous copies so far are done.

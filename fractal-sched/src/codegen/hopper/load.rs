@@ -31,28 +31,29 @@ fn weights(config: &KernelConfig, step: &str, stage: &str) -> Weights {
     }
 }
 
-/// What brings the weights of a block's first steps early: of step `s` the threads of which `mine` is true, and they tell its
-/// barrier by `expect`.
-fn early_weights(config: &KernelConfig, mine: &str, expect: &str) -> String {
+/// Copies of the weights of a block's first steps, before its turn. `mine`: whether this thread copies step `s`; `expect`: what
+/// announces the bytes; `indent` is the code's.
+fn early_weights(config: &KernelConfig, mine: &str, expect: &str, indent: &str) -> String {
     if !config.has_early_weights() {
         return String::new();
     }
     let Weights { copy, positions, bytes } = weights(config, "range.first + s", "s");
-    let positions: String = positions.lines().map(|line| format!("                {}\n", line.trim())).collect();
-    format!(
-        "        // Weights were there before this kernel's turn. A stage each where a step's come but once; else two, since what the
-        // last blocks of the kernel ahead still bring comes the same way.
-        int early = token_tiles == 1 ? STAGES : 2;
-        if (early > range.last - range.first) early = range.last - range.first;
-        for (int s = 0; s < early; ++s) {{
-            const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
-            if ({mine}) {{
-                {copy}
-{positions}                {expect}(full + 8 * s, {bytes});
-            }}
-        }}
+    let positions: String = positions.lines().map(|line| format!("        {}\n", line.trim())).collect();
+    let code = format!(
+        "// Weights were there before this kernel's turn. With one tile of tokens each block has weights of its own: all stages
+// are filled. Else two: more would be in the way of what the last blocks of the kernel ahead still copy.
+int early = token_tiles == 1 ? STAGES : 2;
+if (early > range.last - range.first) early = range.last - range.first;
+for (int s = 0; s < early; ++s) {{
+    const unsigned ws = base + s * STAGE_BYTES + X_STAGE * 2;
+    if ({mine}) {{
+        {copy}
+{positions}        {expect}(full + 8 * s, {bytes});
+    }}
+}}
 "
-    )
+    );
+    code.lines().map(|line| format!("{indent}{line}\n")).collect()
 }
 
 /// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
@@ -89,7 +90,7 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     let group = if alone { "" } else { " + lane % 8" };
     let (Weights { copy, positions, bytes }, joined) =
         (weights(config, "range.first + ahead + u", "stage"), joined(config));
-    let early = early_weights(config, "lane == 0", "barrier_count");
+    let early = early_weights(config, "lane == 0", "barrier_add_bytes", "            ");
     let [unless_early, expected] = if early.is_empty() {
         [String::new(), format!("X_STAGE * 2 + {bytes}")]
     } else {
@@ -197,7 +198,7 @@ pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs +
 /// Rows of X come one by one; columns go from lane to lane.
 pub(super) fn producer(config: &KernelConfig) -> String {
     let (weights_of_step, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
-    let early = early_weights(config, "lane == 0 && warp == (s & 3)", "barrier_expect");
+    let early = early_weights(config, "lane == 0 && warp == (s & 3)", "barrier_expect", "        ");
     format!(
         "    if (group == 2) {{
         give_registers<72>();

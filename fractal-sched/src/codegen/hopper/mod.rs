@@ -15,6 +15,9 @@
 //! Few tiles: a cluster of `split` blocks shares the steps of a tile; then each block gets the sums of its part of the
 //! tokens from all, in the order of their ranks, through distributed shared memory.
 //!
+//! Small blocks (`KernelConfig::has_early_weights`): a kernel starts while the one ahead of it in the stream still runs, and may not
+//! read X before that has ended; weights are constants, so those of the first steps are brought while it waits.
+//!
 //! What a tile needs besides its steps (its place, its rows, its bias) is fetched before its first multiplication, so that
 //! the epilogue waits for nothing.
 //!
