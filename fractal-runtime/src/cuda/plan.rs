@@ -211,7 +211,7 @@ impl KernelPlan {
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
     pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
         // Its stages are smaller, so that more of them fit.
-        let base = self.hopper_with(rows, traits, 128, [1, 1], 3..=8)?;
+        let base = self.hopper_with(rows, traits, 128, [1, 1], 3..=6)?;
         let resident = if steps <= 4 { 4 } else { 8 };
         let with = |stages| KernelConfig { resident, stages, ..base.clone() };
         self.stages(3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())
