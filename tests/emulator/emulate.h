@@ -184,12 +184,12 @@ inline unsigned word(unsigned address) {
 }  // namespace emulated
 
 template <typename T>
-T __shfl_sync(unsigned, T v, int lane) {
+T __shfl_sync(unsigned, T v, int lane, int width = 32) {
     emulated::Warp& warp = emulated::warp();
     memcpy(&warp.value[threadIdx.x % 32], &v, 4);
     warp.meet.arrive_and_wait();
     T found;
-    memcpy(&found, &warp.value[lane % 32], 4);
+    memcpy(&found, &warp.value[threadIdx.x % 32 / width * width + lane % width], 4);
     warp.meet.arrive_and_wait();
     return found;
 }

@@ -84,7 +84,8 @@ impl CostModel for Roofline {
         // Boxes are brought by the copy engine, whose instructions are few.
         let gather = if request.run.unwrap_or(1) > 1 { 1.0 } else { 1.08 };
         let x_bytes = step * t * size * gather;
-        let w_bytes = r * stored * size / share;
+        // Blocks that share weights have gained nothing where they were measured.
+        let w_bytes = r * stored * size;
         let steps = (self.columns(rows, &tiles, facts, sparse) / step).ceil().max(1.0);
         let results = r * t * size / self.out / split + if split > 1.0 { 1000.0 + 17.0 * r * t / 128.0 } else { 0.0 };
         let items = (row_blocks * m.div_ceil(tokens)) as f64;

@@ -98,88 +98,108 @@ gemm_wgmma_f16_128x256x64_share2_runs(
 
     if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X: eight lanes four of them, 16 bytes a lane of each 64 tokens.
-        const int row = warp * 16 + lane / 8 * 4;
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
+        const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
-        unsigned places[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) places[i] = (row + i) * 128 + ((lane % 8 ^ ((row + i) & 7)) << 4);
-        const unsigned row_chunks = m / 8;
-        // Of a lane's rows: where they begin in X, in units of 16 bytes; whether the warp's are all there, and if not, which.
-        struct Rows {
-            unsigned offset[4], there;
-            bool whole;
-        };
-        auto rows_of = [&](int4 k) {
-            Rows own{{k.x * row_chunks, k.y * row_chunks, k.z * row_chunks, k.w * row_chunks}, 15, true};
-            if (__any_sync(0xffffffffu, (k.x | k.y | k.z | k.w) < 0)) {
-                own.there = (k.x >= 0) | (k.y >= 0) << 1 | (k.z >= 0) << 2 | (k.w >= 0) << 3;
-                own.whole = false;
-            }
-            return own;
-        };
-        // The columns of two steps are fetched while the two before are copied.
-        auto fetch = [&](int4& k, int step, int last) {
-            if (step < last) k = load_four_now(columns + (size_t)step * STEP + row);
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        // Rows of X up to `most` begin at an offset of 32 bits.
+        const unsigned row_bytes = m * 2, most = 0xffffffffu / row_bytes;
+        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
+        // warp's rows. What is no step counts as there.
+        auto fetch = [&](Range range, int step) {
+            const int mine = range.first + step + lane / 16;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : 0;
         };
         int stage = 0, turn = 0;
         unsigned phase = 0;
         Item item = fetch_item(0), coming = fetch_item(1);
         Range range = part(item);
-        int4 near = {}, far = {};
-        fetch(near, range.first, range.last);
-        fetch(far, range.first + 1, range.last);
+        int near = fetch(range, 0), far = fetch(range, 2);
         // X is what the kernel before may have written.
         dependency_wait();
         for (; item.tile >= 0; ++turn) {
             const Range next = part(coming);
-            const int m0 = item.m0, token = m0 + lane % 8 * 8;
+            const int m0 = item.m0;
             item = coming;
             coming = fetch_item(turn + 2);
-            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
-            const bool inside = m0 + TOKENS <= m;
-            // At least once, since the columns of the next item are fetched there.
-            for (int step = range.first; step == range.first || step < range.last; step += 2) {
-                // What was fetched is used up before more is fetched: to wait for the one would be to wait for the other.
-                const Rows both[2] = {rows_of(near), rows_of(far)};
-                const bool more = step + 2 < range.last;
-                const int ahead = more ? step + 2 : next.first, last = more ? range.last : next.last;
-                fetch(near, ahead, last);
-                fetch(far, ahead + 1, last);
+            const int token = m0 + lane % LANES * 8;
+            const char* const source = (const char*)(x + (token < m ? token : 0));
+            const int steps = range.last - range.first;
+            for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
+                const bool more = ahead + 4 < steps;
+                const bool plain = m0 + TOKENS <= m && __all_sync(0xffffffffu, (unsigned)near <= most && (unsigned)far <= most);
+                const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);
+                const int count = steps - ahead < 4 ? steps - ahead : 4;
+                if (plain) {
 #pragma unroll
-                for (int u = 0; u < 2; ++u) {
-                    if (step + u >= range.last) break;
-                    const Rows& own = both[u];
-                    barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (lane == 0 && warp == (stage & 3)) {
-                        bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(step + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
-                    }
-                    __syncwarp();
-                    if (own.whole && inside) {
+                    for (int u = 0; u < 4; ++u) {
+                        if (u >= count) break;
+                        const int column = u < 2 ? near : far;
+                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                        const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                        unsigned offsets[COUNT];
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) {
-                            const uint4* const from = source + own.offset[i];
-#pragma unroll
-                            for (int c = 0; c < TOKENS / 64; ++c) copy_chunk(xs + places[i] + c * (STEP * 128), from + c * 8);
+                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (lane == 0 && warp == (stage & 3)) {
+                            bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
+                            barrier_expect(full + 8 * stage, W_STAGE * 2);
                         }
-                    } else {
+                        __syncwarp();
+                        const unsigned to = xs + chunk;
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) {
+                        for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                            for (int c = 0; c < TOKENS / 64; ++c) {
-                                const bool kept = token + c * 64 < m && own.there >> i & 1;
-                                copy_chunk(xs + places[i] + c * (STEP * 128), source + (kept ? own.offset[i] + c * 8 : 0), kept);
+                            for (int p = 0; p < PARTS; ++p) {
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + offsets[i] + p * 512);
                             }
                         }
+                        barrier_arrive_after_copies(full + 8 * stage);
+                        if (++stage == STAGES) {
+                            stage = 0;
+                            phase ^= 1;
+                        }
                     }
-                    barrier_arrive_after_copies(full + 8 * stage);
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        phase ^= 1;
+                } else {
+#pragma unroll 1
+                    for (int u = 0; u < count; ++u) {
+                        const int column = u < 2 ? near : far;
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (lane == 0 && warp == (stage & 3)) {
+                            bulk_copy_to_all<SHARE>(ws + member * (W_STAGE * 2 / SHARE), values + (size_t)(range.first + ahead + u) * W_STAGE + member * (W_STAGE / SHARE), W_STAGE * 2 / SHARE, full + 8 * stage);
+                            barrier_expect(full + 8 * stage, W_STAGE * 2);
+                        }
+                        __syncwarp();
+                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                        const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                        int offsets[COUNT];
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                        const unsigned to = xs + chunk;
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) {
+                                const bool kept = token + p * 256 < m && offsets[i] >= 0;
+                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                           source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
+                            }
+                        }
+                        barrier_arrive_after_copies(full + 8 * stage);
+                        if (++stage == STAGES) {
+                            stage = 0;
+                            phase ^= 1;
+                        }
                     }
                 }
+                near = near_ahead;
+                far = far_ahead;
             }
             range = next;
         }

@@ -117,14 +117,15 @@ gemm_wgmma_f16_128x128x64_covered_residue(
         constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
-        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
-        const unsigned row_chunks = m / 8;
+        // Rows of X up to `most` begin at an offset of 32 bits.
+        const unsigned row_bytes = m * 2, most = 0xffffffffu / row_bytes;
         // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
-        // warp's rows.
+        // warp's rows. What is no step counts as there.
         auto fetch = [&](Range range, int step) {
             const int mine = range.first + step + lane / 16;
-            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : 0;
         };
         int stage = 0, turn = 0;
         unsigned phase = 0;
@@ -150,60 +151,83 @@ gemm_wgmma_f16_128x128x64_covered_residue(
             item = coming;
             coming = fetch_item(turn + 2);
             const int token = m0 + lane % LANES * 8;
-            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const char* const source = (const char*)(x + (token < m ? token : 0));
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
-                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
-                // before more is fetched: to wait for the one would be to wait for the other.
-                const unsigned there[2] = {__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)};
-                const unsigned places[2] = {near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks};
                 const bool more = ahead + 4 < steps;
-                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
-                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
+                const bool plain = m0 + TOKENS <= m && __all_sync(0xffffffffu, (unsigned)near <= most && (unsigned)far <= most);
+                const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);
+                const int count = steps - ahead < 4 ? steps - ahead : 4;
+                if (plain) {
 #pragma unroll
-                for (int u = 0; u < 4; ++u) {
-                    if (ahead + u >= steps) break;
-                    unsigned offset[COUNT];
+                    for (int u = 0; u < 4; ++u) {
+                        if (u >= count) break;
+                        const int column = u < 2 ? near : far;
+                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                        const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                        unsigned offsets[COUNT];
 #pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {
-                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
-                    }
-                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
-                    barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    if (early > 0) --early;
-                    else if (lane == 0 && warp == (stage & 3)) {
-                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                        barrier_expect(full + 8 * stage, W_STAGE * 2);
-                    }
-                    __syncwarp();
-                    const unsigned to = xs + chunk;
-                    if (here == 0xffffu && m0 + TOKENS <= m) {
+                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (early > 0) --early;
+                        else if (lane == 0 && warp == (stage & 3)) {
+                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                            barrier_expect(full + 8 * stage, W_STAGE * 2);
+                        }
+                        __syncwarp();
+                        const unsigned to = xs + chunk;
 #pragma unroll
                         for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + offset[i] + p * 32);
+                                           source + offsets[i] + p * 512);
                             }
                         }
-                    } else {
+                        barrier_arrive_after_copies(full + 8 * stage);
+                        if (++stage == STAGES) {
+                            stage = 0;
+                            phase ^= 1;
+                        }
+                    }
+                } else {
+#pragma unroll 1
+                    for (int u = 0; u < count; ++u) {
+                        const int column = u < 2 ? near : far;
+                        barrier_wait(empty + 8 * stage, phase ^ 1);
+                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                        if (early > 0) --early;
+                        else if (lane == 0 && warp == (stage & 3)) {
+                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                            barrier_expect(full + 8 * stage, W_STAGE * 2);
+                        }
+                        __syncwarp();
+                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                        const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                        int offsets[COUNT];
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                        const unsigned to = xs + chunk;
 #pragma unroll
                         for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
                             for (int p = 0; p < PARTS; ++p) {
-                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
+                                const bool kept = token + p * 256 < m && offsets[i] >= 0;
                                 copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + (kept ? offset[i] + p * 32 : 0), kept);
+                                           source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
                             }
                         }
-                    }
-                    barrier_arrive_after_copies(full + 8 * stage);
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        phase ^= 1;
+                        barrier_arrive_after_copies(full + 8 * stage);
+                        if (++stage == STAGES) {
+                            stage = 0;
+                            phase ^= 1;
+                        }
                     }
                 }
+                near = near_ahead;
+                far = far_ahead;
             }
             range = next;
         }

@@ -1,15 +1,22 @@
-//! The warpgroup that copies, where rows of X come one by one and a block takes 256 tokens or more: lists of kept columns ->
-//! stages of X and W in shared memory. Kernels that repair stored zeros have no registers for it and stay with `load`.
+//! The warpgroup that copies, where rows of X come one by one and a step is short for the bytes that it brings: 512 tokens a
+//! block, or 256 and more with 2 of 4 kept. Kernels that repair stored zeros have no registers for it and stay with `load`.
 //!
-//! Instructions cost power, and power bounds large products. So a lane keeps the same four rows of a step for all of its
-//! tokens: one fetch of their columns and four addresses, no exchange between lanes. With fewer tokens the fetches weigh more
-//! than what they save; there `load` passes columns on from lane to lane.
+//! A lane keeps the same four rows of a step for all of its tokens: one fetch of their columns and four addresses, no exchange
+//! between lanes, whose shuffles would take the way that copies take. With dense steps of 256 tokens and fewer `load` is faster.
 
 use super::KernelConfig;
-use super::load::{joined, weights_beside_rows};
+use super::load::{indented, joined, weights_beside_rows};
+use fractal_dsl::Intrinsic;
+
+/// Whether this is the faster way, and there are registers for it.
+pub(super) fn serves(config: &KernelConfig) -> bool {
+    let short = config.tokens == 512 || config.intrinsic == Intrinsic::WgmmaSp && config.tokens >= 256;
+    short && !config.stored_zeros
+}
 
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (weights, joined) = (weights_beside_rows(config, "step + u"), joined(config));
+    let weights = indented(&weights_beside_rows(config, "step + u"), "                    ");
+    let joined = joined(config);
     format!(
         "    if (group == 2) {{
         give_registers<72>();

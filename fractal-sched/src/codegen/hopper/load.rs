@@ -59,14 +59,15 @@ for (int s = 0; s < early; ++s) {{
 /// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
 pub(super) fn weights_beside_rows(config: &KernelConfig, step: &str) -> String {
     let Weights { copy, positions, bytes } = weights(config, step, "stage");
-    let early = if config.has_early_weights() { "if (early > 0) --early;\n                    else " } else { "" };
+    let positions: String = positions.lines().map(|line| format!("    {}\n", line.trim())).collect();
+    let early = if config.has_early_weights() { "if (early > 0) --early;\nelse " } else { "" };
     format!(
-        "                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                    {early}if (lane == 0 && warp == (stage & 3)) {{
-                        {copy}
-{positions}                        barrier_expect(full + 8 * stage, {bytes});
-                    }}
-                    __syncwarp();
+        "const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+{early}if (lane == 0 && warp == (stage & 3)) {{
+    {copy}
+{positions}    barrier_expect(full + 8 * stage, {bytes});
+}}
+__syncwarp();
 "
     )
 }
@@ -156,57 +157,115 @@ pub(super) const PLACE: &str =
         constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
-        // Chunk of 64 tokens, then rows of 128 bytes, chunks of 16 exchanged by the row's number.
+        // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
-        const unsigned row_chunks = m / 8;
+        // Rows of X up to `most` begin at an offset of 32 bits.
+        const unsigned row_bytes = m * 2, most = 0xffffffffu / row_bytes;
 ";
 
-/// Of step `u`: where its rows of X begin, and which of them there are, from `places` and `there`.
-pub(super) const OFFSETS: &str = "                    unsigned offset[COUNT];
-#pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {
-                        offset[i] = __shfl_sync(0xffffffffu, places[u / 2], u % 2 * 16 + i * AT_ONCE + sub);
-                    }
-                    const unsigned here = there[u / 2] >> u % 2 * 16 & 0xffffu;
-";
+/// A loop that copies the rows of steps one after another.
+pub(super) struct StepLoop<'a> {
+    /// Whether all rows and tokens are there and offsets have 32 bits: known beforehand, the loop is kept free of what others need.
+    /// The copying warps bound kernels that gather: with that in the same loop, or offsets of 64 bits, they take 3 to 8 % more time.
+    pub plain: bool,
+    /// `for (…) {`, with its pragma and what ends an unrolled one.
+    pub head: &'a str,
+    /// Code for `column`: step `u`'s columns in 16 lanes from `u % 2 * 16` on.
+    pub column: &'a str,
+    /// Code for `xs`, the place of the step's X; and the copy of its weights.
+    pub stage: &'a str,
+    /// Whether lanes exchange offsets before they wait for the stage.
+    pub offsets_first: bool,
+    pub indent: &'a str,
+}
 
-/// The rows of one step: `source`, `token`, the place `xs` and the stage are known.
-pub(super) const COPY_ROWS: &str = "                    const unsigned to = xs + chunk;
-                    if (here == 0xffffu && m0 + TOKENS <= m) {
+impl StepLoop<'_> {
+    /// `source`, `token` and the first stage are known.
+    pub fn code(&self) -> String {
+        let (element, held, copy) = if self.plain {
+            (
+                "unsigned",
+                "(unsigned)column * row_bytes",
+                "        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                   source + offsets[i] + p * 512);
+",
+            )
+        } else {
+            (
+                "int",
+                "column",
+                "        const bool kept = token + p * 256 < m && offsets[i] >= 0;
+        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                   source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
+",
+            )
+        };
+        let offsets = format!(
+            "// A lane's rows come to the first lanes of its LANES; from there, to all of them.
+const {element} own = __shfl_sync(0xffffffffu, {held}, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+{element} offsets[COUNT];
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
+for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+"
+        );
+        let stage = format!("barrier_wait(empty + 8 * stage, phase ^ 1);\n{}", self.stage);
+        let (before, after) = if self.offsets_first { (offsets, stage) } else { (stage, offsets) };
+        let body = format!(
+            "{}{before}{after}const unsigned to = xs + chunk;
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + offset[i] + p * 32);
-                            }
-                        }
-                    } else {
+for (int i = 0; i < COUNT; ++i) {{
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
-#pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                const bool kept = token + p * 256 < m && here >> (i * AT_ONCE + sub) & 1;
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + (kept ? offset[i] + p * 32 : 0), kept);
-                            }
-                        }
-                    }
-                    barrier_arrive_after_copies(full + 8 * stage);
-";
+    for (int p = 0; p < PARTS; ++p) {{
+{copy}    }}
+}}
+barrier_arrive_after_copies(full + 8 * stage);
+if (++stage == STAGES) {{
+    stage = 0;
+    phase ^= 1;
+}}
+",
+            self.column
+        );
+        let inner = format!("{}    ", self.indent);
+        format!("{}{}{}}}\n", indented(self.head, self.indent), indented(&body, &inner), self.indent)
+    }
+}
+
+/// The lines, but no directives, that much further to the right.
+pub(super) fn indented(code: &str, indent: &str) -> String {
+    code.lines()
+        .map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("{indent}{line}\n") })
+        .collect()
+}
 
 /// Rows of X come one by one; columns go from lane to lane.
 pub(super) fn producer(config: &KernelConfig) -> String {
-    let (weights_of_step, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
+    let (weights, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
     let early = early_weights(config, "lane == 0 && warp == (s & 3)", "barrier_expect", "        ");
+    let [unrolled, rolled] = [
+        "#pragma unroll\nfor (int u = 0; u < 4; ++u) {\n    if (u >= count) break;\n",
+        "#pragma unroll 1\nfor (int u = 0; u < count; ++u) {\n",
+    ];
+    let rows = |plain| {
+        StepLoop {
+            plain,
+            head: if plain { unrolled } else { rolled },
+            column: "const int column = u < 2 ? near : far;\n",
+            stage: &weights,
+            offsets_first: plain,
+            indent: "                    ",
+        }
+        .code()
+    };
+    let (plain, others) = (rows(true), rows(false));
     format!(
         "    if (group == 2) {{
         give_registers<72>();
 {PLACE}        // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
-        // warp's rows.
+        // warp's rows. What is no step counts as there.
         auto fetch = [&](Range range, int step) {{
             const int mine = range.first + step + lane / 16;
-            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : -1;
+            return mine < range.last ? load_now(columns + (size_t)mine * STEP + warp * 16 + lane % 16) : 0;
         }};
         int stage = 0, turn = 0;
         unsigned phase = 0;
@@ -221,25 +280,19 @@ pub(super) fn producer(config: &KernelConfig) -> String {
             item = coming;
             coming = fetch_item(turn + 2);
             const int token = m0 + lane % LANES * 8;
-            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const char* const source = (const char*)(x + (token < m ? token : 0));
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
-                // Offsets into X in units of 16 bytes, and a bit for each row that there is. What was fetched is used up
-                // before more is fetched: to wait for the one would be to wait for the other.
-                const unsigned there[2] = {{__ballot_sync(0xffffffffu, near >= 0), __ballot_sync(0xffffffffu, far >= 0)}};
-                const unsigned places[2] = {{near < 0 ? 0 : near * row_chunks, far < 0 ? 0 : far * row_chunks}};
                 const bool more = ahead + 4 < steps;
-                near = more ? fetch(range, ahead + 4) : fetch(next, 0);
-                far = more ? fetch(range, ahead + 6) : fetch(next, 2);
-#pragma unroll
-                for (int u = 0; u < 4; ++u) {{
-                    if (ahead + u >= steps) break;
-{OFFSETS}                    barrier_wait(empty + 8 * stage, phase ^ 1);
-{weights_of_step}{COPY_ROWS}                    if (++stage == STAGES) {{
-                        stage = 0;
-                        phase ^= 1;
-                    }}
-                }}
+                const bool plain = m0 + TOKENS <= m && __all_sync(0xffffffffu, (unsigned)near <= most && (unsigned)far <= most);
+                const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
+                const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);
+                const int count = steps - ahead < 4 ? steps - ahead : 4;
+                if (plain) {{
+{plain}                }} else {{
+{others}                }}
+                near = near_ahead;
+                far = far_ahead;
             }}
             range = next;
         }}

@@ -24,7 +24,7 @@
 //! | piece | file |
 //! |---|---|
 //! | sizes, the instruction, a block's place | here |
-//! | copying | `load`; rows of X one by one for many tokens: `gather` |
+//! | copying | `load`; rows of X one by one where a step is short for what it brings: `gather` |
 //! | the main loop | `multiply` |
 //! | exchange of sums, epilogue, stores | `finish` |
 //! | weights that stay in shared memory | `resident` |
@@ -114,8 +114,7 @@ pub(super) fn body(config: &KernelConfig) -> String {
     }
     let producer = if config.column_run > 0 {
         load::box_producer(config)
-    } else if config.tokens >= 256 && !config.stored_zeros {
-        // Beside the repair of stored zeros it would cost the multiplying warps a register too many.
+    } else if gather::serves(config) {
         gather::producer(config)
     } else {
         load::producer(config)

@@ -8,7 +8,7 @@
 use super::KernelConfig;
 use super::finish::{buffers_of_group, end, finish};
 use super::full_arrivals;
-use super::load::{COPY_ROWS, LOAD_BOXES, OFFSETS, PLACE};
+use super::load::{LOAD_BOXES, PLACE, StepLoop};
 use super::multiply::fence;
 
 /// Constants, then everything between the signature and the end of the kernel.
@@ -116,59 +116,62 @@ fn box_producer() -> String {
 }
 
 fn producer() -> String {
-    "    if (group == 2) {
+    // Unrolled, since columns lie in registers; rolled, with one of them selected, a kernel spilled.
+    let rows = |plain| {
+        StepLoop {
+            plain,
+            head: "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u >= steps) break;\n",
+            column: "const int column = columns_here[u / 2];\n",
+            stage: "const unsigned xs = base + stage * STAGE_BYTES;\n",
+            offsets_first: false,
+            indent: "                ",
+        }
+        .code()
+    };
+    let (plain, others) = (rows(true), rows(false));
+    format!(
+        "    if (group == 2) {{
         give_registers<72>();
-PLACE        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows. Offsets into X in units of 16 bytes,
-        // and a bit for each row that there is.
-        unsigned places[RESIDENT / 2], there[RESIDENT / 2];
+{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and whether each is there. What is no
+        // step counts as there.
+        int columns_here[RESIDENT / 2];
+        bool all_there = false;
         int tile = -1, steps = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item, go_on()) {
-            if (of_rows != tile) {
+        for (int item = from; item < to; ++item, go_on()) {{
+            if (of_rows != tile) {{
                 tile = of_rows;
                 const int first = load_now(begin + tile);
                 steps = load_now(begin + tile + 1) - first;
-                int k[RESIDENT / 2];
 #pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) {
+                for (int i = 0; i < RESIDENT / 2; ++i) {{
                     const int step = i * 2 + lane / 16;
-                    k[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : -1;
-                }
-                if (warp == 0 && lane == 0) {
-LOAD_WEIGHTS                }
+                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : 0;
+                }}
+                if (warp == 0 && lane == 0) {{
+{LOAD_WEIGHTS}                }}
                 __syncwarp();
+                all_there = true;
 #pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) {
-                    there[i] = __ballot_sync(0xffffffffu, k[i] >= 0);
-                    places[i] = k[i] < 0 ? 0 : k[i] * row_chunks;
-                }
+                for (int i = 0; i < RESIDENT / 2; ++i) all_there &= (unsigned)columns_here[i] <= most;
+                all_there = __all_sync(0xffffffffu, all_there);
                 // X is what the kernel before may have written.
                 if (changes == 0) dependency_wait();
                 ++changes;
-            }
+            }}
             const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
-            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
-#pragma unroll
-            for (int u = 0; u < RESIDENT; ++u) {
-                if (u >= steps) break;
-OFFSETS                barrier_wait(empty + 8 * stage, phase ^ 1);
-                const unsigned xs = base + stage * STAGE_BYTES;
-COPY_ROWS                if (++stage == STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
-            }
-        }
+            const char* const source = (const char*)(x + (token < m ? token : 0));
+            if (all_there && m0 + TOKENS <= m) {{
+{plain}            }} else {{
+{others}            }}
+        }}
         // No copy may be under way when the block ends.
         asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
         return;
-    }
+    }}
 
 "
-    .replace("LOAD_WEIGHTS", LOAD_WEIGHTS)
-    .replace("PLACE", PLACE)
-    .replace("OFFSETS", OFFSETS)
-    .replace("COPY_ROWS", COPY_ROWS)
+    )
 }
 
 fn consumer(config: &KernelConfig) -> String {
