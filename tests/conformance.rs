@@ -159,8 +159,8 @@ const FAMILIES: &[Family] = &[
     ("wgmma_f16_128x64x64_boxes64", "bw:128x64", DType::F16, (8600, 2560, 24), 2),
     ("resident", "tw:128", DType::F16, (2100, 700, 1032), 1),
     ("resident4_boxes64", "bw:128x64", DType::BF16, (2100, 600, 1032), 3),
-    ("share2_runs", "tw:128", DType::BF16, (4200, 8200, 2048), 1),
-    ("share2_boxes64_runs", "bw:128x64", DType::F16, (4200, 8200, 2048), 2),
+    ("wgmma_bf16_128x256x64_runs", "tw:128", DType::BF16, (4200, 8200, 2048), 1),
+    ("wgmma_f16_128x256x64_boxes64_runs", "bw:128x64", DType::F16, (4200, 8200, 2048), 2),
     ("boxes16", "bw:64x16", DType::F16, (200, 300, 520), 1),
     ("wgmma_bf16_128x", "bw:128x64", DType::BF16, (260, 300, 1000), 2),
     ("wgmma_f16_64x", "tw:64", DType::F16, (200, 300, 520), 2),
@@ -251,6 +251,7 @@ const ASKED: &[Asked] = &[
     ("gemm_wgmma_f16_64x512x64", "tw:128+2%", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
     ("gemm_wgmma_f16_128x128x64_split4", "tw:128+2%", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
     ("gemm_wgmma_f16_128x256x64_share2", "tw:128+2%", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
+    ("gemm_wgmma_bf16_128x256x64_share2_boxes64", "bw:128x64", DType::BF16, (260, 960, 1032), "cluster(m, 2)"),
 ];
 
 /// The number of a case of [`ASKED`], which says what epilogue it has.

@@ -207,6 +207,7 @@ inline unsigned __ballot_sync(unsigned, bool mine) {
     return all;
 }
 inline bool __any_sync(unsigned mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
+inline bool __all_sync(unsigned mask, bool mine) { return __ballot_sync(mask, mine) == 0xffffffffu; }
 inline void __syncwarp() { emulated::warp().meet.arrive_and_wait(); }
 inline void __syncthreads() { emulated::block->all.arrive_and_wait(); }
 
