@@ -240,7 +240,7 @@ const ASKED: &[Asked] = &[
     ("gemm_wgmma_sp_f16_64x", "tvw:128", DType::F16, (260, 300, 136), "tile(n, 64); tensorize(n, m, k, wgmma_sp)"),
     ("gemm_wgmma_f16_64x512x64", "tw:128", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
     ("gemm_wgmma_f16_128x128x64_split4", "tw:128", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
-    ("gemm_wgmma_f16_128x256x64_share2", "tw:128", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
+    ("gemm_wgmma_f16_128x256x64_share2", "tw:128", DType::F16, (260, 3000, 1032), "cluster(m, 2)"),
     ("resident4", "tw:128", DType::F16, (260, 900, 264), "resident(w)"),
     ("128x64x64_runs", "bw:128x64", DType::F16, (260, 900, 264), "tile(m, 64); cluster(k, 1); condense(x, 1)"),
     ("boxes16_runs", "bw:128x64", DType::F16, (260, 900, 264), "condense(x, 16)"),
@@ -250,8 +250,8 @@ const ASKED: &[Asked] = &[
     ("gemm_mma_sp_bf16", "2:4+3%", DType::BF16, (260, 300, 136), "tensorize(n, m, k, mma_sp)"),
     ("gemm_wgmma_f16_64x512x64", "tw:128+2%", DType::F16, (260, 300, 1032), "tile(n, 64); tile(m, 512)"),
     ("gemm_wgmma_f16_128x128x64_split4", "tw:128+2%", DType::F16, (260, 900, 264), "tile(m, 128); cluster(k, 4)"),
-    ("gemm_wgmma_f16_128x256x64_share2", "tw:128+2%", DType::F16, (260, 900, 1032), "cluster(m, 2)"),
-    ("gemm_wgmma_bf16_128x256x64_share2_boxes64", "bw:128x64", DType::BF16, (260, 960, 1032), "cluster(m, 2)"),
+    ("gemm_wgmma_f16_128x256x64_share2", "tw:128+2%", DType::F16, (260, 3000, 1032), "cluster(m, 2)"),
+    ("gemm_wgmma_bf16_128x256x64_share2_boxes64", "bw:128x64", DType::BF16, (260, 3000, 1032), "cluster(m, 2)"),
 ];
 
 /// The number of a case of [`ASKED`], which says what epilogue it has.

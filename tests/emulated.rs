@@ -88,6 +88,13 @@ const CASES: &[Case] = &[
     case("tw-global:128", DType::BF16, (700, 1100, 24), 64, 1, &["relu"]),
     Case { rows_of_x: true, ..case("2:4", DType::F16, (130, 1100, 64), 64, 1, &[]) },
     case("tvw:128", DType::BF16, (130, 1030, 128), 128, 1, &[]),
+    // Rows one by one, in steps that lack none and others: of dense tiles, of resident weights, beside stored zeros.
+    case("tw:128", DType::F16, (140, 2304, 136), 128, 1, &["bias"]),
+    case("tw:128", DType::BF16, (140, 1280, 72), 64, 1, &[]),
+    resident("tw:128", DType::F16, (200, 1024, 264), &["bias"]),
+    resident("tw:128", DType::BF16, (200, 1800, 264), &[]),
+    Case { infinite: true, ..case("ew", DType::F16, (150, 320, 136), 128, 1, &["bias"]) },
+    Case { infinite: true, ..case("ew", DType::BF16, (64, 320, 520), 512, 1, &[]) },
 ];
 
 const fn resident(

@@ -180,6 +180,12 @@ fn generated_kernels_are_as_before() {
             },
         ),
         (
+            "wgmma_resident_rows",
+            "tw:128",
+            0.25,
+            KernelConfig { intrinsic: Intrinsic::Wgmma, stages: 4, resident: 8, runs: true, ..half.clone() },
+        ),
+        (
             "wgmma_early_boxes",
             "bw:128x64",
             0.25,

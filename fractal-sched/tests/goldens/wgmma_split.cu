@@ -117,7 +117,7 @@ gemm_wgmma_f16_64x128x64_split2_covered(
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
-        const unsigned row_bytes = m * 2, most = 0xffffffffu / row_bytes;
+        const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
         // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
         // warp's rows. What is no step counts as there.
         auto fetch = [&](Range range, int step) {

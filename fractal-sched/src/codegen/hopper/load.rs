@@ -23,8 +23,7 @@ fn weights(config: &KernelConfig, step: &str, stage: &str) -> Weights {
         format!("bulk_copy(ws, values + (size_t)({step}) * W_STAGE, W_STAGE * 2, full + 8 * {stage});")
     };
     if config.intrinsic == Intrinsic::WgmmaSp {
-        let positions =
-            format!("                        load_row(p_map, {step}, ws + W_STAGE * 2, full + 8 * {stage});\n");
+        let positions = format!("load_row(p_map, {step}, ws + W_STAGE * 2, full + 8 * {stage});\n");
         Weights { copy, positions, bytes: "W_STAGE * 2 + P_STAGE * 4" }
     } else {
         Weights { copy, positions: String::new(), bytes: "W_STAGE * 2" }
@@ -38,7 +37,7 @@ fn early_weights(config: &KernelConfig, mine: &str, expect: &str, indent: &str) 
         return String::new();
     }
     let Weights { copy, positions, bytes } = weights(config, "range.first + s", "s");
-    let positions: String = positions.lines().map(|line| format!("        {}\n", line.trim())).collect();
+    let positions = indented(&positions, "        ");
     let code = format!(
         "// Weights were there before this kernel's turn. With one tile of tokens each block has weights of its own: all stages
 // are filled. Else two: more would be in the way of what the last blocks of the kernel ahead still copy.
@@ -53,13 +52,13 @@ for (int s = 0; s < early; ++s) {{
 }}
 "
     );
-    code.lines().map(|line| format!("{indent}{line}\n")).collect()
+    indented(&code, indent)
 }
 
 /// The place of a stage, and the weights of its step: the four copying warps bring them in turn.
 pub(super) fn weights_beside_rows(config: &KernelConfig, step: &str) -> String {
     let Weights { copy, positions, bytes } = weights(config, step, "stage");
-    let positions: String = positions.lines().map(|line| format!("    {}\n", line.trim())).collect();
+    let positions = indented(&positions, "    ");
     let early = if config.has_early_weights() { "if (early > 0) --early;\nelse " } else { "" };
     format!(
         "const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
@@ -91,6 +90,7 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     let group = if alone { "" } else { " + lane % 8" };
     let (Weights { copy, positions, bytes }, joined) =
         (weights(config, "range.first + ahead + u", "stage"), joined(config));
+    let positions = indented(&positions, "                        ");
     let early = early_weights(config, "lane == 0", "barrier_add_bytes", "            ");
     let [unless_early, expected] = if early.is_empty() {
         [String::new(), format!("X_STAGE * 2 + {bytes}")]
@@ -160,13 +160,13 @@ pub(super) const PLACE: &str =
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
-        const unsigned row_bytes = m * 2, most = 0xffffffffu / row_bytes;
+        const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
 ";
 
 /// A loop that copies the rows of steps one after another.
 pub(super) struct StepLoop<'a> {
     /// Whether all rows and tokens are there and offsets have 32 bits: known beforehand, the loop is kept free of what others need.
-    /// The copying warps bound kernels that gather: with that in the same loop, or offsets of 64 bits, they take 3 to 8 % more time.
+    /// The copying warps bound kernels that gather: with that in the same loop and offsets of 64 bits they take 8 % more time.
     pub plain: bool,
     /// `for (…) {`, with its pragma and what ends an unrolled one.
     pub head: &'a str,

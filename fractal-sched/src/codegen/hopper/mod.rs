@@ -9,7 +9,7 @@
 //! Where columns follow one another in groups of 8 or more, one warp has the copy engine bring each group as a box of X, and
 //! barriers wait for its bytes alone.
 //!
-//! Many tokens: a cluster of `share` blocks takes the same tile with tokens that follow one another; each brings its part of
+//! Many tokens, where asked for: a cluster of `share` blocks takes the same tile with tokens that follow one another; each brings its part of
 //! the weights to all of them. A stage is empty when all have read it.
 //!
 //! Few tiles: a cluster of `split` blocks shares the steps of a tile; then each block gets the sums of its part of the

@@ -1,0 +1,311 @@
+// tw:128 of a 1024 x 1024 weight
+//   let (n2, n3) = split(n, 128);
+//   let k4 = skip(k, per = (n2), keep = 25%);
+// wgmma f16: 128 rows x 128 tokens x 64 columns, 4 stages, 384 threads, 230656 bytes of shared memory, vectors of 8, at most 8 steps of W resident
+#include "fractal/types.cuh"
+#include "fractal/memory.cuh"
+#include "fractal/hopper.cuh"
+#include "fractal/epilogue.cuh"
+
+using namespace fractal;
+
+using T = f16;
+constexpr int ROWS = 128;            // rows of W a block
+constexpr int TOKENS = 128;          // tokens a block
+constexpr int STEP = 64;            // kept columns a step
+constexpr int STORED = 64;          // of which W stores
+constexpr int STAGES = 4;           // steps in flight
+constexpr int VECTOR = 8;           // elements of X a copy
+constexpr unsigned STAGE_BYTES = 16384;  // bytes of a stage: X, W, positions
+constexpr unsigned STAGING_BYTES = 32768;
+constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
+constexpr int SPLIT = 1;            // blocks that share the steps of a tile
+constexpr int SHARE = 1;            // blocks that share its weights, each with its own tokens
+constexpr int PIECE = GROUP_TOKENS / SPLIT;  // of which a block finishes
+constexpr int CHUNK = 64;           // tokens a warp stages at a time
+constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
+constexpr int BUFFERS = 2;          // of such chunks
+constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
+constexpr int RESIDENT = 8;         // steps of W at most, all of them in shared memory
+constexpr int THREADS = 384;
+constexpr int X_STAGE = STEP * TOKENS;
+constexpr int W_STAGE = ROWS * STORED;
+
+// d[64 x 128] = a[64 x 16] b[16 x 128] (+ d where `accumulate`); a is K-major, b is token-major.
+__device__ __forceinline__ void multiply(
+    float (&d)[64], unsigned long long a, unsigned long long b, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, 1, 0, 1;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_wgmma_f16_128x128x64_resident8_runs(
+    const T* __restrict__ x,
+    T* __restrict__ y,
+    const __grid_constant__ TensorMap y_map,
+    const T* __restrict__ values,
+    const int* __restrict__ columns,
+    const int* __restrict__ begin,
+    const int* __restrict__ rows,
+    int tiles,
+    int n,
+    int m) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
+    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
+    const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
+    const unsigned weights_there = empty + 8 * STAGES, weights_done = weights_there + 8;
+    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
+    // The next kernel of the stream may take multiprocessors as they become free.
+    dependents_may_start();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(full + 8 * s, 128);
+            barrier_init(empty + 8 * s, 4);
+        }
+        barrier_init(weights_there, 1);
+        barrier_init(weights_done, 8);
+        barrier_init_done();
+    }
+    __syncthreads();
+    // parallel for tile, mo: each block has items that follow one another.
+    const int token_tiles = (m + TOKENS - 1) / TOKENS;
+    const long long items = (long long)tiles * token_tiles;
+    const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    // Of an item: its tile of rows, and its tile of tokens.
+    int of_rows = from / token_tiles, of_tokens = from % token_tiles;
+    auto go_on = [&]() {
+        if (++of_tokens == token_tiles) of_tokens = 0, ++of_rows;
+    };
+
+    if (group == 2) {
+        give_registers<72>();
+        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        constexpr int PARTS = (TOKENS + 255) / 256;
+        const int sub = lane / LANES;
+        // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
+        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        // Rows of X up to `most` begin at an offset of 32 bits.
+        const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
+        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and whether each is there. What is no
+        // step counts as there.
+        int columns_here[RESIDENT / 2];
+        bool all_there = false;
+        int tile = -1, steps = 0, changes = 0, stage = 0;
+        unsigned phase = 0;
+        for (int item = from; item < to; ++item, go_on()) {
+            if (of_rows != tile) {
+                tile = of_rows;
+                const int first = load_now(begin + tile);
+                steps = load_now(begin + tile + 1) - first;
+#pragma unroll
+                for (int i = 0; i < RESIDENT / 2; ++i) {
+                    const int step = i * 2 + lane / 16;
+                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : 0;
+                }
+                if (warp == 0 && lane == 0) {
+                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
+                    barrier_expect(weights_there, steps * (W_STAGE * 2));
+                    for (int step = 0; step < steps; ++step) {
+                        bulk_copy(weights + step * (W_STAGE * 2), values + (size_t)(first + step) * W_STAGE, W_STAGE * 2, weights_there);
+                    }
+                }
+                __syncwarp();
+                all_there = true;
+#pragma unroll
+                for (int i = 0; i < RESIDENT / 2; ++i) all_there &= (unsigned)columns_here[i] <= most;
+                all_there = __all_sync(0xffffffffu, all_there);
+                // X is what the kernel before may have written.
+                if (changes == 0) dependency_wait();
+                ++changes;
+            }
+            const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
+            const char* const source = (const char*)(x + (token < m ? token : 0));
+            if (all_there && m0 + TOKENS <= m) {
+#pragma unroll
+                for (int u = 0; u < RESIDENT; ++u) {
+                    if (u >= steps) break;
+                    const int column = columns_here[u / 2];
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES;
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    unsigned offsets[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    const unsigned to = xs + chunk;
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                        for (int p = 0; p < PARTS; ++p) {
+                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + offsets[i] + p * 512);
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int u = 0; u < RESIDENT; ++u) {
+                    if (u >= steps) break;
+                    const int column = columns_here[u / 2];
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES;
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    int offsets[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    const unsigned to = xs + chunk;
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+                        for (int p = 0; p < PARTS; ++p) {
+                            const bool kept = token + p * 256 < m && offsets[i] >= 0;
+                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
+            }
+        }
+        // No copy may be under way when the block ends.
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        return;
+    }
+
+    take_registers<216>();
+    int stage = 0;
+    unsigned phase = 0;
+    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long ws = descriptor(weights, 16, 1024);
+    // Buffers of 64 rows in turn.
+    const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
+    int buffer = 0;
+    // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
+    int tile = -1, steps = 0, changes = 0, tile_rows[2];
+    bool changed = false;
+    dependency_wait();
+    if (group == 1) pass_turn(1);
+    for (int item = from; item < to; ++item, go_on()) {
+        if (of_rows != tile) {
+            // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
+            if (changed) barrier_wait(weights_there, (changes - 1) & 1);
+            if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
+            tile = of_rows;
+            steps = uniform(load_now(begin + tile + 1) - load_now(begin + tile));
+            tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
+            tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
+            changed = true;
+            ++changes;
+        }
+        if ((item - from) % 2 != group) {
+            // The other warpgroup's stages.
+            phase ^= (stage + steps) / STAGES & 1;
+            stage = (stage + steps) % STAGES;
+            continue;
+        }
+        if (changed) barrier_wait(weights_there, (changes - 1) & 1);
+        changed = false;
+        const int m0 = of_tokens * TOKENS;
+        // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
+        take_turn(group);
+        // The first multiplication sets them.
+        float upper[TOKENS / 2], lower[TOKENS / 2];
+        int previous = 0;
+        for (int step = 0; step < steps; ++step) {
+            barrier_wait(full + 8 * stage, phase);
+            fence_async();
+            wgmma_begin();
+#pragma unroll
+            for (int depth = 0; depth < STEP / 16; ++depth) {
+                const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);
+                const unsigned long long b = advance(xs, stage * STAGE_BYTES + depth * 2048);
+                multiply(upper, w, b, step > 0 || depth > 0);
+                multiply(lower, advance(w, 64 * 128), b, step > 0 || depth > 0);
+            }
+            wgmma_commit();
+            if (step + 1 == steps) pass_turn(group);
+            // The step before is done: its stage may be filled again.
+            wgmma_wait<1>();
+            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+        // All buffers are free again long before they are needed.
+        if (threadIdx.x % 128 == 0) boxes_read<0>();
+        group_sync(group);
+        wgmma_wait<0>();
+        if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 2; ++i) {
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile("" : "+f"(upper[i]), "+f"(lower[i])::"memory");
+        }
+        if (steps == 0) {
+            pass_turn(group);
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; ++i) {
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(upper[i]));
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(lower[i]));
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float (&acc)[TOKENS / 2] = half == 0 ? upper : lower;
+            const int numbers = tile_rows[half];
+        const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int c = 0; c < PIECE / CHUNK; ++c) {
+            const unsigned box = buffers + buffer * (64 * CHUNK * 2);
+            buffer = (buffer + 1) % BUFFERS;
+            if (half * (PIECE / CHUNK) + c >= BUFFERS) {
+                // The oldest box has left this buffer.
+                if (threadIdx.x % 128 == 0) boxes_read<BUFFERS - 1>();
+                group_sync(group);
+            }
+#pragma unroll
+            for (int q = 0; q < CHUNK / 16; ++q) {
+                float* const piece = acc + c * (CHUNK / 2) + q * 8;
+                unsigned p[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p[i]) : "f"(piece[2 * i + 1]), "f"(piece[2 * i]));
+                }
+                store_matrices(box + 2 * swizzled<CHUNK, 2>(warp * 16 + matrix_row, q * 16 + lane / 16 * 8), p[0], p[1], p[2], p[3]);
+            }
+            if (c % TOGETHER == TOGETHER - 1) {
+                fence_async();
+                group_sync(group);
+                if (threadIdx.x % 128 == 0) {
+#pragma unroll
+                    for (int i = TOGETHER - 1; i >= 0; --i) {
+                        const unsigned filled = buffers + (buffer + BUFFERS - 1 - i) % BUFFERS * (64 * CHUNK * 2);
+                        store_box(y_map, numbers, m0 + (c - i) * CHUNK, filled, numbers >= 0);
+                    }
+                }
+            }
+        }
+        }
+    }
+    // Shared memory must last until it is read, and the results be there when the kernel ends.
+    if (threadIdx.x % 128 == 0) boxes_written();
+
+}
