@@ -243,6 +243,44 @@ fn golden(file: &str, text: &str) {
 }
 
 #[test]
+fn a_kernel_that_counts_pieces_of_x_in_32_bits_takes_no_more_tokens_than_they_reach() {
+    let config = KernelConfig {
+        intrinsic: Intrinsic::Wgmma,
+        dtype: DType::F16,
+        rows: 64,
+        tokens: 512,
+        step: 64,
+        stages: 3,
+        split: 1,
+        share: 1,
+        resident: 0,
+        vector: 8,
+        decode: None,
+        division: None,
+        output: Layout::FeatureMajor,
+        runs: true,
+        column_run: 0,
+        stored_zeros: false,
+        residue: false,
+        epilogue: vec![],
+    };
+    let source = |config: &KernelConfig| emit(config, &Provenance::default()).unwrap().text;
+    assert!(source(&config).contains("unsigned offset[4]"));
+    // 64 GiB of 16-bit elements.
+    assert_eq!(config.most_tokens(16384) * 16384 * 2, 64 << 30);
+    assert_eq!(config.most_tokens(0), 8 << 32);
+    // Those with addresses of 64 bits, and the copy engine's boxes.
+    for other in [
+        KernelConfig { tokens: 256, rows: 128, ..config.clone() },
+        KernelConfig { column_run: 64, ..config.clone() },
+        KernelConfig { stored_zeros: true, runs: false, ..config },
+    ] {
+        assert!(!source(&other).contains("unsigned offset[4]"));
+        assert_eq!(other.most_tokens(1), usize::MAX);
+    }
+}
+
+#[test]
 fn configurations_that_are_no_kernels_are_refused() {
     let config = KernelConfig {
         intrinsic: Intrinsic::MmaSync,

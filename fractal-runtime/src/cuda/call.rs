@@ -19,25 +19,28 @@ pub(super) struct Call {
     /// Layout of what the kernel writes.
     output: Layout,
     parameters: Vec<Parameter>,
+    /// Tiles that run on the same tokens together.
+    band: usize,
     /// The positions as rows for the copy engine.
     positions: Option<TensorMap>,
     pub(super) shape: LaunchShape,
 }
 
-/// Even tiles that run on the same tokens together: a wave of an H200 is then 32 tiles by four token tiles, which asks
-/// memory for as much of W as of X.
-const BAND: i32 = 32;
+/// Rows of W whose even tiles run on the same tokens together: a wave of an H200 is then 32 tiles of 128 rows by four token
+/// tiles, which asks memory for as much of W as of X.
+const BAND: usize = 4096;
 
-/// Uneven tiles that do: the fewer, the closer the longest stay to the beginning.
-const UNEVEN_BAND: i32 = 16;
+/// Those of uneven tiles: the fewer, the closer the longest stay to the beginning.
+const UNEVEN_BAND: usize = 2048;
 
 impl CudaWeight {
     /// What a call of this kernel for m tokens needs.
     pub(super) fn call_of(&self, config: &KernelConfig, m: usize) -> Result<Call, Error> {
-        let tokens = m.div_ceil(config.tokens);
-        if tokens > 65_535 {
-            return Err(Error::TooManyTokens { m, most: 65_535 * config.tokens });
+        let most = (65_535 * config.tokens).min(config.most_tokens(self.plan.pattern.k()));
+        if m > most {
+            return Err(Error::TooManyTokens { m, most });
         }
+        let tokens = m.div_ceil(config.tokens);
         let grid = if let Some(Decode { slab, .. }) = config.decode {
             [(self.tables.load.tiles * (config.rows / slab)) as u32, 1, 1]
         } else if config.is_hopper() {
@@ -61,6 +64,7 @@ impl CudaWeight {
             column_run: config.column_run,
             output: config.output,
             parameters: parameters(config),
+            band: if self.tables.load.is_uneven() { UNEVEN_BAND } else { BAND } / config.rows,
             positions,
             shape: LaunchShape {
                 grid,
@@ -170,7 +174,7 @@ impl CudaWeight {
             Parameter::Bias(number) => Arg::Buffer(inputs.bias[number]),
             Parameter::Residual(number) => Arg::Buffer(residuals.get(number).unwrap_or(inputs.residual[number])),
             Parameter::Tiles => Arg::I32(self.tables.load.tiles as i32),
-            Parameter::Band => Arg::I32(if self.tables.load.is_uneven() { UNEVEN_BAND } else { BAND }),
+            Parameter::Band => Arg::I32(call.band as i32),
             Parameter::N => Arg::I32(n as i32),
             Parameter::M => Arg::I32(m as i32),
         };

@@ -115,10 +115,14 @@ fn tables(facts: &Facts, intrinsic: Intrinsic, rows: usize) -> Option<TableShape
     let (blocks, mean, longest) = if alone {
         (tiles.tiles * tiles.rows.div_ceil(rows), tiles.mean_columns, tiles.columns as f64)
     } else {
-        // The union of what some tiles keep, as if each had chosen for itself.
+        // The union of what some tiles keep, as if each had chosen for itself, less what they gain because those alike come
+        // together: of so many, the best has sqrt(ln(tiles)) standard deviations of two tiles' common columns more than the mean.
         let together = rows.div_ceil(tiles.rows).min(tiles.tiles);
-        let dropped = 1.0 - (tiles.mean_columns / facts.k.max(1) as f64).clamp(0.0, 1.0);
-        let union = facts.k as f64 * (1.0 - dropped.powi(together as i32));
+        let k = facts.k as f64;
+        let kept = (tiles.mean_columns / k.max(1.0)).clamp(0.0, 1.0);
+        let deviation = (k * tiles.column_run.max(1) as f64).sqrt() * kept * (1.0 - kept);
+        let gained = (together - 1) as f64 * (tiles.tiles as f64).ln().sqrt() * deviation;
+        let union = (k * (1.0 - (1.0 - kept).powi(together as i32)) - gained).max(tiles.mean_columns);
         (tiles.tiles.div_ceil(together), union, union)
     };
     // Tiles that differ in length are seldom longer than this.

@@ -112,6 +112,11 @@ impl KernelConfig {
         self.tokens <= 128 && (self.column_run == 0 || few_boxes)
     }
 
+    /// Most tokens of a call for a weight of k columns, by how the kernel counts rows of X. Others have no such bound.
+    pub fn most_tokens(&self, k: usize) -> usize {
+        hopper::most_of_x(self) / k.max(1)
+    }
+
     /// Bytes of positions a stage, of 2-of-4 kernels.
     pub fn position_bytes(&self) -> usize {
         if self.intrinsic.is_sparse() { self.rows / 16 * 32 * 4 } else { 0 }

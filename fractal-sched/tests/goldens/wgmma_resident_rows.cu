@@ -92,11 +92,15 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
-        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and whether each is there. What is no
-        // step counts as there.
+        // Of a register's two steps, how many have all columns there, up to the first that has not.
+        auto whole_steps = [&](int column) {
+            const unsigned there = __ballot_sync(0xffffffffu, (unsigned)column <= most);
+            return there == 0xffffffffu ? 2 : (there & 0xffff) == 0xffff ? 1 : 0;
+        };
+        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, the
+        // first of them: a tile lacks columns in its last step.
         int columns_here[RESIDENT / 2];
-        bool all_there = false;
-        int tile = -1, steps = 0, changes = 0, stage = 0;
+        int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;
         for (int item = from; item < to; ++item, go_on()) {
             if (of_rows != tile) {
@@ -116,70 +120,72 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
                     }
                 }
                 __syncwarp();
-                all_there = true;
+                whole = 0;
 #pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) all_there &= (unsigned)columns_here[i] <= most;
-                all_there = __all_sync(0xffffffffu, all_there);
+                for (int i = 0; i < RESIDENT / 2; ++i) {
+                    const int more = whole_steps(columns_here[i]);
+                    if (whole == i * 2) whole += more;
+                }
+                if (whole > steps) whole = steps;
                 // X is what the kernel before may have written.
                 if (changes == 0) dependency_wait();
                 ++changes;
             }
             const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
             const char* const source = (const char*)(x + (token < m ? token : 0));
-            if (all_there && m0 + TOKENS <= m) {
+            const int plain = m0 + TOKENS <= m ? whole : 0;
 #pragma unroll
-                for (int u = 0; u < RESIDENT; ++u) {
-                    if (u >= steps) break;
-                    const int column = columns_here[u / 2];
-                    barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES;
-                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                    unsigned offsets[COUNT];
+            for (int u = 0; u < RESIDENT; ++u) {
+                if (u >= plain) break;
+                const int column = columns_here[u / 2];
+                barrier_wait(empty + 8 * stage, phase ^ 1);
+                const unsigned xs = base + stage * STAGE_BYTES;
+                // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                unsigned offsets[COUNT];
 #pragma unroll
-                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                    const unsigned to = xs + chunk;
+                for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                const unsigned to = xs + chunk;
 #pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {
+                for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                        for (int p = 0; p < PARTS; ++p) {
-                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                       source + offsets[i] + p * 512);
-                        }
-                    }
-                    barrier_arrive_after_copies(full + 8 * stage);
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        phase ^= 1;
+                    for (int p = 0; p < PARTS; ++p) {
+                        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                   source + offsets[i] + p * 512);
                     }
                 }
-            } else {
+                barrier_arrive_after_copies(full + 8 * stage);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
+                }
+            }
 #pragma unroll
-                for (int u = 0; u < RESIDENT; ++u) {
-                    if (u >= steps) break;
-                    const int column = columns_here[u / 2];
-                    barrier_wait(empty + 8 * stage, phase ^ 1);
-                    const unsigned xs = base + stage * STAGE_BYTES;
-                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                    const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                    int offsets[COUNT];
+            for (int u = 0; u < RESIDENT; ++u) {
+                if (u < plain) continue;
+                if (u >= steps) break;
+                const int column = columns_here[u / 2];
+                barrier_wait(empty + 8 * stage, phase ^ 1);
+                const unsigned xs = base + stage * STAGE_BYTES;
+                // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                int offsets[COUNT];
 #pragma unroll
-                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                    const unsigned to = xs + chunk;
+                for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                const unsigned to = xs + chunk;
 #pragma unroll
-                    for (int i = 0; i < COUNT; ++i) {
+                for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                        for (int p = 0; p < PARTS; ++p) {
-                            const bool kept = token + p * 256 < m && offsets[i] >= 0;
-                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                       source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
-                        }
+                    for (int p = 0; p < PARTS; ++p) {
+                        const bool kept = token + p * 256 < m && offsets[i] >= 0;
+                        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                   source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
                     }
-                    barrier_arrive_after_copies(full + 8 * stage);
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        phase ^= 1;
-                    }
+                }
+                barrier_arrive_after_copies(full + 8 * stage);
+                if (++stage == STAGES) {
+                    stage = 0;
+                    phase ^= 1;
                 }
             }
         }

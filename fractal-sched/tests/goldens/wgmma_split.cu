@@ -118,6 +118,11 @@ gemm_wgmma_f16_64x128x64_split2_covered(
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
+        // Of a register's two steps, how many have all columns there, up to the first that has not.
+        auto whole_steps = [&](int column) {
+            const unsigned there = __ballot_sync(0xffffffffu, (unsigned)column <= most);
+            return there == 0xffffffffu ? 2 : (there & 0xffff) == 0xffff ? 1 : 0;
+        };
         // The columns of four steps are fetched while the four before are copied: two steps a register, 16 lanes each, this
         // warp's rows. What is no step counts as there.
         auto fetch = [&](Range range, int step) {
@@ -152,75 +157,75 @@ gemm_wgmma_f16_64x128x64_split2_covered(
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
                 const bool more = ahead + 4 < steps;
-                const bool plain = m0 + TOKENS <= m && __all_sync(0xffffffffu, (unsigned)near <= most && (unsigned)far <= most);
+                // A step that lacks a column is its tile's last: those before it need not look.
+                const int near_whole = whole_steps(near), far_whole = whole_steps(far);
                 const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
                 const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);
                 const int count = steps - ahead < 4 ? steps - ahead : 4;
-                if (plain) {
+                const int whole = near_whole < 2 ? near_whole : 2 + far_whole;
+                const int plain = m0 + TOKENS > m ? 0 : whole < count ? whole : count;
 #pragma unroll
-                    for (int u = 0; u < 4; ++u) {
-                        if (u >= count) break;
-                        const int column = u < 2 ? near : far;
-                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                        const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                        unsigned offsets[COUNT];
+                for (int u = 0; u < 4; ++u) {
+                    if (u >= plain) break;
+                    const int column = u < 2 ? near : far;
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    unsigned offsets[COUNT];
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                        barrier_wait(empty + 8 * stage, phase ^ 1);
-                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                        if (early > 0) --early;
-                        else if (lane == 0 && warp == (stage & 3)) {
-                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                            barrier_expect(full + 8 * stage, W_STAGE * 2);
-                        }
-                        __syncwarp();
-                        const unsigned to = xs + chunk;
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (early > 0) --early;
+                    else if (lane == 0 && warp == (stage & 3)) {
+                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2);
+                    }
+                    __syncwarp();
+                    const unsigned to = xs + chunk;
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
+                    for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + offsets[i] + p * 512);
-                            }
-                        }
-                        barrier_arrive_after_copies(full + 8 * stage);
-                        if (++stage == STAGES) {
-                            stage = 0;
-                            phase ^= 1;
+                        for (int p = 0; p < PARTS; ++p) {
+                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + offsets[i] + p * 512);
                         }
                     }
-                } else {
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
+                    }
+                }
 #pragma unroll 1
-                    for (int u = 0; u < count; ++u) {
-                        const int column = u < 2 ? near : far;
-                        barrier_wait(empty + 8 * stage, phase ^ 1);
-                        const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
-                        if (early > 0) --early;
-                        else if (lane == 0 && warp == (stage & 3)) {
-                            bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
-                            barrier_expect(full + 8 * stage, W_STAGE * 2);
-                        }
-                        __syncwarp();
-                        // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                        const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                        int offsets[COUNT];
+                for (int u = plain; u < count; ++u) {
+                    const int column = u < 2 ? near : far;
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES, ws = xs + X_STAGE * 2;
+                    if (early > 0) --early;
+                    else if (lane == 0 && warp == (stage & 3)) {
+                        bulk_copy(ws, values + (size_t)(range.first + ahead + u) * W_STAGE, W_STAGE * 2, full + 8 * stage);
+                        barrier_expect(full + 8 * stage, W_STAGE * 2);
+                    }
+                    __syncwarp();
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    int offsets[COUNT];
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                        const unsigned to = xs + chunk;
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    const unsigned to = xs + chunk;
 #pragma unroll
-                        for (int i = 0; i < COUNT; ++i) {
+                    for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) {
-                                const bool kept = token + p * 256 < m && offsets[i] >= 0;
-                                copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                           source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
-                            }
+                        for (int p = 0; p < PARTS; ++p) {
+                            const bool kept = token + p * 256 < m && offsets[i] >= 0;
+                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
                         }
-                        barrier_arrive_after_copies(full + 8 * stage);
-                        if (++stage == STAGES) {
-                            stage = 0;
-                            phase ^= 1;
-                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
                     }
                 }
                 near = near_ahead;

@@ -10,9 +10,13 @@ use fractal_dsl::Intrinsic;
 
 /// Whether this is the faster way, and there are registers for it.
 pub(super) fn serves(config: &KernelConfig) -> bool {
+    let rows_one_by_one = config.is_hopper() && config.column_run == 0 && config.resident == 0;
     let short = config.tokens == 512 || config.intrinsic == Intrinsic::WgmmaSp && config.tokens >= 256;
-    short && !config.stored_zeros
+    rows_one_by_one && short && !config.stored_zeros
 }
+
+/// Most elements of X: its rows begin at 32-bit numbers of pieces of 8.
+pub(super) const MOST_OF_X: usize = 8 << 32;
 
 pub(super) fn producer(config: &KernelConfig) -> String {
     let weights = indented(&weights_beside_rows(config, "step + u"), "                    ");

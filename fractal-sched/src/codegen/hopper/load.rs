@@ -161,6 +161,11 @@ pub(super) const PLACE: &str =
         const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
+        // Of a register's two steps, how many have all columns there, up to the first that has not.
+        auto whole_steps = [&](int column) {
+            const unsigned there = __ballot_sync(0xffffffffu, (unsigned)column <= most);
+            return there == 0xffffffffu ? 2 : (there & 0xffff) == 0xffff ? 1 : 0;
+        };
 ";
 
 /// A loop that copies the rows of steps one after another.
@@ -243,8 +248,8 @@ pub(super) fn producer(config: &KernelConfig) -> String {
     let (weights, joined) = (weights_beside_rows(config, "range.first + ahead + u"), joined(config));
     let early = early_weights(config, "lane == 0 && warp == (s & 3)", "barrier_expect", "        ");
     let [unrolled, rolled] = [
-        "#pragma unroll\nfor (int u = 0; u < 4; ++u) {\n    if (u >= count) break;\n",
-        "#pragma unroll 1\nfor (int u = 0; u < count; ++u) {\n",
+        "#pragma unroll\nfor (int u = 0; u < 4; ++u) {\n    if (u >= plain) break;\n",
+        "#pragma unroll 1\nfor (int u = plain; u < count; ++u) {\n",
     ];
     let rows = |plain| {
         StepLoop {
@@ -253,7 +258,7 @@ pub(super) fn producer(config: &KernelConfig) -> String {
             column: "const int column = u < 2 ? near : far;\n",
             stage: &weights,
             offsets_first: plain,
-            indent: "                    ",
+            indent: "                ",
         }
         .code()
     };
@@ -284,14 +289,14 @@ pub(super) fn producer(config: &KernelConfig) -> String {
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {{
                 const bool more = ahead + 4 < steps;
-                const bool plain = m0 + TOKENS <= m && __all_sync(0xffffffffu, (unsigned)near <= most && (unsigned)far <= most);
+                // A step that lacks a column is its tile's last: those before it need not look.
+                const int near_whole = whole_steps(near), far_whole = whole_steps(far);
                 const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
                 const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);
                 const int count = steps - ahead < 4 ? steps - ahead : 4;
-                if (plain) {{
-{plain}                }} else {{
-{others}                }}
-                near = near_ahead;
+                const int whole = near_whole < 2 ? near_whole : 2 + far_whole;
+                const int plain = m0 + TOKENS > m ? 0 : whole < count ? whole : count;
+{plain}{others}                near = near_ahead;
                 far = far_ahead;
             }}
             range = next;

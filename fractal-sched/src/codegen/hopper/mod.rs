@@ -107,6 +107,11 @@ constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
     [constants, boxes, sums, resident].concat()
 }
 
+/// Most elements of X that a kernel reaches.
+pub(super) fn most_of_x(config: &KernelConfig) -> usize {
+    if gather::serves(config) { gather::MOST_OF_X } else { usize::MAX }
+}
+
 /// Everything between the signature and the end of the kernel.
 pub(super) fn body(config: &KernelConfig) -> String {
     if config.resident > 0 {

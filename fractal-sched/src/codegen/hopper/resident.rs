@@ -120,11 +120,15 @@ fn producer() -> String {
     let rows = |plain| {
         StepLoop {
             plain,
-            head: "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u >= steps) break;\n",
+            head: if plain {
+                "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u >= plain) break;\n"
+            } else {
+                "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u < plain) continue;\n    if (u >= steps) break;\n"
+            },
             column: "const int column = columns_here[u / 2];\n",
             stage: "const unsigned xs = base + stage * STAGE_BYTES;\n",
             offsets_first: false,
-            indent: "                ",
+            indent: "            ",
         }
         .code()
     };
@@ -132,11 +136,10 @@ fn producer() -> String {
     format!(
         "    if (group == 2) {{
         give_registers<72>();
-{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and whether each is there. What is no
-        // step counts as there.
+{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, the
+        // first of them: a tile lacks columns in its last step.
         int columns_here[RESIDENT / 2];
-        bool all_there = false;
-        int tile = -1, steps = 0, changes = 0, stage = 0;
+        int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;
         for (int item = from; item < to; ++item, go_on()) {{
             if (of_rows != tile) {{
@@ -151,20 +154,21 @@ fn producer() -> String {
                 if (warp == 0 && lane == 0) {{
 {LOAD_WEIGHTS}                }}
                 __syncwarp();
-                all_there = true;
+                whole = 0;
 #pragma unroll
-                for (int i = 0; i < RESIDENT / 2; ++i) all_there &= (unsigned)columns_here[i] <= most;
-                all_there = __all_sync(0xffffffffu, all_there);
+                for (int i = 0; i < RESIDENT / 2; ++i) {{
+                    const int more = whole_steps(columns_here[i]);
+                    if (whole == i * 2) whole += more;
+                }}
+                if (whole > steps) whole = steps;
                 // X is what the kernel before may have written.
                 if (changes == 0) dependency_wait();
                 ++changes;
             }}
             const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
             const char* const source = (const char*)(x + (token < m ? token : 0));
-            if (all_there && m0 + TOKENS <= m) {{
-{plain}            }} else {{
-{others}            }}
-        }}
+            const int plain = m0 + TOKENS <= m ? whole : 0;
+{plain}{others}        }}
         // No copy may be under way when the block ends.
         asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
         return;
