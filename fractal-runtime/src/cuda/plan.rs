@@ -425,8 +425,8 @@ impl KernelPlan {
         let efficiency = match (self.intrinsic, self.hopper) {
             (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
             (_, false) => [0.25, 0.45, 0.75, 1.0],
-            (_, true) if self.only_hopper() => [0.0, 0.0, 0.75, 1.0],
-            (_, true) => [0.15, 0.3, 0.75, 1.0],
+            (_, true) if self.only_hopper() => [0.0, 0.0, 0.74, 1.0],
+            (_, true) => [0.15, 0.3, 0.74, 1.0],
         };
         Ok(choose_rows(tiles, self.pattern.n(), efficiency))
     }
