@@ -26,13 +26,6 @@ pub(super) struct Call {
     pub(super) shape: LaunchShape,
 }
 
-/// Rows of W whose even tiles run on the same tokens together: a wave of an H200 is then 32 tiles of 128 rows by four token
-/// tiles, which asks memory for as much of W as of X.
-const BAND: usize = 4096;
-
-/// Those of uneven tiles: the fewer, the closer the longest stay to the beginning.
-const UNEVEN_BAND: usize = 2048;
-
 impl CudaWeight {
     /// What a call of this kernel for m tokens needs.
     pub(super) fn call_of(&self, config: &KernelConfig, m: usize) -> Result<Call, Error> {
@@ -64,7 +57,7 @@ impl CudaWeight {
             column_run: config.column_run,
             output: config.output,
             parameters: parameters(config),
-            band: if self.tables.load.is_uneven() { UNEVEN_BAND } else { BAND } / config.rows,
+            band: self.tables.load.band(config.rows),
             positions,
             shape: LaunchShape {
                 grid,

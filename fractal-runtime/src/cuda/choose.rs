@@ -33,10 +33,22 @@ pub struct Load {
     pub longest: usize,
 }
 
+/// Rows of W whose even tiles run on the same tokens together: a wave of an H200 is then 32 tiles of 128 rows by four token
+/// tiles, which asks memory for as much of W as of X.
+const BAND: usize = 4096;
+
+/// Those of uneven tiles: the fewer, the closer the longest stay to the beginning.
+const UNEVEN_BAND: usize = 2048;
+
 impl Load {
     /// Whether the longest tile has more than a step more than the average.
     pub fn is_uneven(&self) -> bool {
         self.longest * self.tiles > self.steps + self.tiles
+    }
+
+    /// Tiles of so many rows that run on the same tokens together.
+    pub(super) fn band(&self, rows: usize) -> usize {
+        if self.is_uneven() { UNEVEN_BAND / rows } else { BAND / rows }
     }
 }
 

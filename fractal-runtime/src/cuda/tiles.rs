@@ -3,11 +3,13 @@
 //! Rows that do not keep the same columns can still share a block: it keeps the union and stores zeros (a cover of the
 //! pattern's mask). Those that keep nearly the same do. How much is stored beside what is kept is reported.
 
+use super::choose::Load;
 use super::residue::DeviceResidue;
 use crate::record::RecordedTile;
 use fractal_dsl::Intrinsic;
 use fractal_sched::codegen::KernelConfig;
 use fractal_sched::codegen::tables::{NOTHING, position_place, position_words, weight_place};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 /// The tables of one weight, in the order that `tables` of the generator says.
@@ -179,6 +181,53 @@ fn alike<'a>(tiles: &[&'a RecordedTile], rows: usize) -> Vec<Vec<&'a RecordedTil
     groups
 }
 
+/// Orders the runs of 64 or 32 columns that blocks keep so that many blocks of a band read the same run at the same time, which the
+/// second-level cache serves best: of what blocks still have to read, the run that most have, for all of these; then the one that
+/// most of the others have, until each has one. A last run that is not whole stays the last.
+///
+/// Of single columns in rising order, blocks read the same ones at nearly the same time anyway.
+fn in_step(band: &mut [Block<'_>]) {
+    let whole = |unit: &[Option<u32>], run: usize| {
+        unit.len() == run && unit[0].is_some_and(|first| (first..).map(Some).zip(unit).all(|(k, found)| k == *found))
+    };
+    let units = |block: &Block<'_>, run: usize| block.columns.chunks(run).take_while(|unit| whole(unit, run)).count();
+    let all_whole = |run: &usize| band.iter().all(|b| b.columns.len() - units(b, *run) * run <= *run);
+    let Some(run) = [64, 32].into_iter().find(all_whole) else { return };
+    // First columns of runs, and of each block those that it keeps, by number.
+    let of_block =
+        |block: &Block<'_>| block.columns.chunks(run).take(units(block, run)).flat_map(|unit| unit[0]).collect();
+    let kept: Vec<Vec<u32>> = band.iter().map(of_block).collect();
+    let mut firsts = kept.concat();
+    firsts.sort_unstable();
+    firsts.dedup();
+    let numbers = |kept: &Vec<u32>| kept.iter().flat_map(|first| firsts.binary_search(first)).collect();
+    let mut left: Vec<Vec<usize>> = kept.iter().map(numbers).collect();
+    let mut order = vec![Vec::new(); band.len()];
+    loop {
+        let mut open: Vec<usize> = (0..band.len()).filter(|&b| !left[b].is_empty()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let mut wanted = vec![0u32; firsts.len()];
+        open.iter().flat_map(|&b| &left[b]).for_each(|&unit| wanted[unit] += 1);
+        while !open.is_empty() {
+            let Some(most) = (0..wanted.len()).max_by_key(|&unit| (wanted[unit], Reverse(unit))) else { break };
+            open.retain(|&b| {
+                let Some(at) = left[b].iter().position(|&unit| unit == most) else { return true };
+                left[b].iter().for_each(|&unit| wanted[unit] -= 1);
+                left[b].remove(at);
+                order[b].push(firsts[most]);
+                false
+            });
+        }
+    }
+    for (block, order) in band.iter_mut().zip(order) {
+        let columns = order.iter().flat_map(|&first| (first..).take(run).map(Some));
+        let rest = block.columns.split_off(order.len() * run);
+        block.columns = columns.chain(rest).collect();
+    }
+}
+
 /// Lays out a weight for the kernel of `config`, of which the tiles keep `kept` elements. Rows in no tile get a block without columns, so that their epilogue runs.
 ///
 /// # Errors
@@ -195,7 +244,13 @@ pub fn lay_out(
     // Groups of four columns belong to one tile.
     let mut blocks = blocks(tiles, rows, !sparse);
     // The longest first: what is left at the end of a wave is short then.
-    blocks.sort_by_key(|b| std::cmp::Reverse(b.columns.len()));
+    blocks.sort_by_key(|b| Reverse(b.columns.len()));
+    if !sparse {
+        let steps = || blocks.iter().map(|b| b.columns.len().div_ceil(step));
+        let load = Load { tiles: blocks.len(), steps: steps().sum(), longest: steps().max().unwrap_or(0) };
+        let band = load.band(rows);
+        blocks.chunks_mut(band).for_each(in_step);
+    }
     let mut out = DeviceTiles {
         columns: vec![],
         begin: vec![0],
@@ -240,20 +295,15 @@ fn fill_dense(config: &KernelConfig, block: &Block<'_>, packed: &[f32], first_st
         let at = (first_step + column / config.step) * image + weight_place(config, row, column % config.step);
         out.values[at] = value;
     };
-    let shared = block.parts.len() > 1;
-    // Of each column, its position in a union.
-    let mut place = Vec::new();
-    if shared {
-        place.resize(block.columns.last().copied().flatten().map_or(0, |last| last as usize + 1), 0);
-        for (at, k) in block.columns.iter().enumerate().filter_map(|(at, k)| k.map(|k| (at, k))) {
-            place[k as usize] = at;
-        }
+    // Of each column, its position.
+    let mut place = vec![0; block.columns.iter().flatten().max().map_or(0, |last| *last as usize + 1)];
+    for (at, k) in block.columns.iter().enumerate().filter_map(|(at, k)| k.map(|k| (at, k))) {
+        place[k as usize] = at;
     }
     let mut top = 0;
     for part in &block.parts {
-        for (position, column) in part.tile.columns.iter().enumerate() {
-            let Some((k, slot)) = column else { continue };
-            let at = if shared { place[*k as usize] } else { position };
+        for (k, slot) in part.tile.columns.iter().flatten() {
+            let at = place[*k as usize];
             for (r, row_slot) in part.tile.row_slots[part.from..part.from + part.len].iter().enumerate() {
                 put(top + r, at, packed[slot + row_slot]);
             }
@@ -354,25 +404,52 @@ mod tests {
         }
     }
 
-    #[test]
-    fn unions_of_random_blocks_are_smaller_than_those_of_neighbours() {
-        // 64 tiles that keep 16 of 64 blocks of 32 columns: a union of two neighbours has 28 on average.
+    /// Tiles of so many rows that keep these of `all` blocks of 32 columns each, at random.
+    fn random_blocks(tiles_rows: (usize, usize), kept: usize, all: u32) -> Vec<(usize, Vec<u32>)> {
         let mut state = 1u32;
         let mut random = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) % below
         };
-        let kept: Vec<_> = (0..64)
-            .map(|_| {
-                let mut left: Vec<u32> = (0..64).collect();
-                let mut blocks: Vec<u32> =
-                    (0..16).map(|_| left.swap_remove(random(left.len() as u32) as usize)).collect();
-                blocks.sort_unstable();
-                (32, blocks.iter().flat_map(|b| b * 32..b * 32 + 32).collect())
-            })
-            .collect();
-        let tiles = tiles(&kept);
+        let tile = |_| {
+            let mut left: Vec<u32> = (0..all).collect();
+            let mut blocks: Vec<u32> =
+                (0..kept).map(|_| left.swap_remove(random(left.len() as u32) as usize)).collect();
+            blocks.sort_unstable();
+            (tiles_rows.1, blocks.iter().flat_map(|b| b * 32..b * 32 + 32).collect())
+        };
+        (0..tiles_rows.0).map(tile).collect()
+    }
+
+    #[test]
+    fn unions_of_random_blocks_are_smaller_than_those_of_neighbours() {
+        // 64 tiles that keep 16 of 64 blocks of 32 columns: a union of two neighbours has 28 on average.
+        let tiles = tiles(&random_blocks((64, 32), 16, 64));
         let union: usize = blocks(&tiles, 64, true).iter().map(|b| b.columns.len() / 32).sum();
         assert!(union < 32 * 26, "{union} blocks in 32 unions");
+    }
+
+    #[test]
+    fn blocks_read_the_same_columns_at_the_same_time() {
+        let tiles = tiles(&random_blocks((32, 64), 16, 64));
+        let mut band = blocks(&tiles, 64, true);
+        // One ends with a run that is not whole, where the weight ends.
+        band[3].columns.extend([Some(2048), Some(2049), None]);
+        let before: Vec<Vec<Option<u32>>> = band.iter().map(|b| b.columns.clone()).collect();
+        let different = |columns: &[Vec<Option<u32>>]| {
+            let at =
+                |slot: usize| columns.iter().map(|c| c[slot * 32]).collect::<std::collections::BTreeSet<_>>().len();
+            (0..16).map(at).sum::<usize>()
+        };
+        in_step(&mut band);
+        let after: Vec<Vec<Option<u32>>> = band.iter().map(|b| b.columns.clone()).collect();
+        assert!(different(&after) * 3 < different(&before) * 2, "{} {}", different(&after), different(&before));
+        assert_eq!(after[3][512..], [Some(2048), Some(2049), None]);
+        for (after, before) in after.iter().zip(&before) {
+            assert!(after.chunks(32).all(|run| run.windows(2).all(|c| c[1].is_none() || c[1] == c[0].map(|k| k + 1))));
+            let sorted =
+                |columns: &[Option<u32>]| columns.iter().flatten().copied().collect::<std::collections::BTreeSet<_>>();
+            assert_eq!(sorted(after), sorted(before));
+        }
     }
 }
