@@ -9,10 +9,31 @@ use fractal::{DType, Gemm, Residue, Tensor};
 use rand::Rng;
 use support::{LARGE, PATTERNS, RESIDUES, SHAPES, pattern, pruned};
 
+/// Blocks whose columns come in an order that many tiles share.
+const RUNS: &[&str] = &["bw:32x32", "bw:64x64", "bw:128x64", "bw-global:64x32"];
+
+#[test]
+fn many_blocks_read_the_same_columns_at_the_same_time() {
+    let (n, k) = (1024, 2048);
+    let mut rng = rand::rng();
+    let weights: Vec<f32> = (0..n * k).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+    let weight = Tensor::from_f32(DType::F16, n, k, &weights).unwrap();
+    let pattern = pattern("bw:64x64", n, k, 0.25, DType::F16);
+    let plan = KernelPlan::new(&Gemm::new(pattern.clone(), DType::F16), 90).unwrap();
+    let (config, tables) = plan.lay_out(&pruned("bw:64x64", &pattern, &weight)).unwrap();
+    // As boxes of 64 columns still; 16 tiles that keep 8 of 32 blocks, of which in rising order about 10 are read at a time.
+    assert_eq!((config.step, tables.column_run(k)), (64, 64));
+    let firsts: Vec<i32> = tables.columns.chunks(64).map(|step| step[0]).collect();
+    let different: usize = (0..8)
+        .map(|slot| (0..16).map(|tile| firsts[tile * 8 + slot]).collect::<std::collections::BTreeSet<_>>().len())
+        .sum();
+    assert!(different <= 8 * 8, "{different} different blocks in 8 steps");
+}
+
 #[test]
 fn tables_hold_the_pruned_weight() {
     let mut rng = rand::rng();
-    for text in PATTERNS.iter().chain(RESIDUES) {
+    for text in PATTERNS.iter().chain(RESIDUES).chain(RUNS) {
         for &(n, k, _) in SHAPES.iter().chain(LARGE) {
             for (dtype, sm) in [(DType::F32, 90), (DType::F16, 80), (DType::BF16, 90)] {
                 let at = format!("{text} {dtype} n {n} k {k}");

@@ -48,7 +48,8 @@ impl Load {
 
     /// Tiles of so many rows that run on the same tokens together.
     pub(super) fn band(&self, rows: usize) -> usize {
-        if self.is_uneven() { UNEVEN_BAND / rows } else { BAND / rows }
+        let of_rows = if self.is_uneven() { UNEVEN_BAND } else { BAND };
+        (of_rows / rows.max(1)).max(1)
     }
 }
 
@@ -138,6 +139,14 @@ mod tests {
         let traits = Traits { runs: true, stored_zeros: false, column_run: 0, residue: false };
         let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, longest));
         cheapest(configs, load, m, 132).unwrap().name()
+    }
+
+    #[test]
+    fn bands_have_as_many_rows_whatever_a_tile_has() {
+        let even = Load { tiles: 64, steps: 1024, longest: 16 };
+        let uneven = Load { longest: 18, ..even };
+        let bands = |load: Load| [64, 128, 8192, 0].map(|rows| load.band(rows));
+        assert_eq!((bands(even), bands(uneven)), ([64, 32, 1, 4096], [32, 16, 1, 2048]));
     }
 
     #[test]

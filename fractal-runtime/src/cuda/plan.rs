@@ -291,7 +291,7 @@ impl KernelPlan {
             }
             configs.extend(DECODE_WIDTHS.into_iter().filter_map(|width| self.few_tokens(tables, m, gpu, &[width])));
         }
-        configs.retain(|config| self.admits(config, gpu));
+        configs.retain(|config| self.admits(config, gpu) && m <= config.most_tokens(self.pattern.k()));
         configs
     }
 
@@ -305,7 +305,7 @@ impl KernelPlan {
         // No launch takes more.
         let m = m.min(MOST_TOKENS);
         let asked = self.gemm.request();
-        let admitted = |config: &KernelConfig| self.admits(config, gpu);
+        let admitted = |config: &KernelConfig| self.admits(config, gpu) && m <= config.most_tokens(self.pattern.k());
         let hopper = || {
             let configs = self.hopper_family(tables).filter(|_| m.is_multiple_of(8)).filter(admitted);
             choose::cheapest(configs, load, m, gpu.sms)

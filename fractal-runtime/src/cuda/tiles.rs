@@ -98,15 +98,14 @@ pub fn choose_rows(tiles: &[RecordedTile], n: usize, efficiency: [f64; 4]) -> (u
         let rows = 16 << at;
         let blocks = blocks(tiles, rows, true);
         let stored: usize = blocks.iter().map(|b| b.columns.len() * rows).sum();
-        let shared = if blocks.iter().any(|b| b.parts.len() > 1) { SHARED } else { 1.0 };
-        shared * stored as f64 / efficiency[at]
+        let shared = blocks.iter().any(|b| b.parts.len() > 1);
+        (if shared { SHARED } else { 1.0 } * stored as f64 / efficiency[at], shared)
     };
     let there = (0..4).filter(|&at| efficiency[at] > 0.0);
     let least = there.clone().next().unwrap_or(0);
     let fitting = there.filter(|&at| at == least || 16 << (at - 1) < n);
-    let best = fitting.map(|at| (at, time(at))).min_by(|a, b| a.1.total_cmp(&b.1)).map_or(least, |(at, _)| at);
-    let rows = 16 << best;
-    (rows, shares_blocks(tiles, rows))
+    let best = fitting.map(|at| (16 << at, time(at))).min_by(|a, b| a.1.0.total_cmp(&b.1.0));
+    best.map_or((16 << least, false), |(rows, (_, shared))| (rows, shared))
 }
 
 /// Whether blocks of so many rows make tiles share them.
@@ -148,8 +147,8 @@ fn blocks(tiles: &[RecordedTile], rows: usize, together: bool) -> Vec<Block<'_>>
     blocks
 }
 
-/// Comparisons of 64 columns for which tiles look for others to share a block with: a tenth of a second.
-const COMPARISONS: usize = 1 << 27;
+/// Comparisons of 64 columns for which tiles look for others to share a block with: some hundredths of a second.
+const COMPARISONS: usize = 1 << 25;
 
 /// Groups of tiles, of so many rows at most, whose unions are small: to the first tile that is left comes the one that adds the
 /// fewest columns, of equals the nearest, as long as one fits. That is within 3 % of what exchanges find on top (random blocks
@@ -163,14 +162,19 @@ fn alike<'a>(tiles: &[&'a RecordedTile], rows: usize) -> Vec<Vec<&'a RecordedTil
         bits
     };
     let mut left: VecDeque<_> = tiles.iter().map(|tile| (*tile, bits(tile))).collect();
-    let reach = (COMPARISONS / (tiles.len() * words).max(1)).max(1);
+    let reach = (COMPARISONS / (tiles.len() * (words + 8)).max(1)).max(1);
+    let count = |bits: &[u64]| bits.iter().map(|word| word.count_ones()).sum::<u32>();
+    let all = left.iter().fold(vec![0u64; words], |all, (_, bits)| all.iter().zip(bits).map(|(a, b)| a | b).collect());
+    let all = count(&all);
     let mut groups = Vec::new();
     while let Some((first, mut union)) = left.pop_front() {
         let (mut group, mut height) = (vec![first], first.rows.len());
         loop {
             let added = |bits: &[u64]| union.iter().zip(bits).map(|(u, b)| (b & !u).count_ones()).sum::<u32>();
-            let fit = left.iter().enumerate().take(reach).filter(|(_, (tile, _))| height + tile.rows.len() <= rows);
-            let Some((at, _)) = fit.min_by_key(|(_, (_, bits))| added(bits)) else { break };
+            let mut fit = left.iter().enumerate().take(reach).filter(|(_, (tile, _))| height + tile.rows.len() <= rows);
+            // To a union of all columns, none adds any.
+            let best = if count(&union) == all { fit.next() } else { fit.min_by_key(|(_, (_, bits))| added(bits)) };
+            let Some((at, _)) = best else { break };
             let Some((tile, bits)) = left.remove(at) else { break };
             union.iter_mut().zip(&bits).for_each(|(u, b)| *u |= b);
             height += tile.rows.len();
@@ -200,6 +204,10 @@ fn in_step(band: &mut [Block<'_>]) {
     let mut firsts = kept.concat();
     firsts.sort_unstable();
     firsts.dedup();
+    // Runs that begin anywhere, as orders of columns that differ from tile to tile leave them, have little in common.
+    if firsts.last().is_some_and(|&last| last as usize / run + 1 < firsts.len()) {
+        return;
+    }
     let numbers = |kept: &Vec<u32>| kept.iter().flat_map(|first| firsts.binary_search(first)).collect();
     let mut left: Vec<Vec<usize>> = kept.iter().map(numbers).collect();
     let mut order = vec![Vec::new(); band.len()];
@@ -247,7 +255,9 @@ pub fn lay_out(
     blocks.sort_by_key(|b| Reverse(b.columns.len()));
     if !sparse {
         let steps = || blocks.iter().map(|b| b.columns.len().div_ceil(step));
-        let load = Load { tiles: blocks.len(), steps: steps().sum(), longest: steps().max().unwrap_or(0) };
+        let without = n.saturating_sub(blocks.iter().map(|b| b.rows.len()).sum()).div_ceil(rows.max(1));
+        let (tiles, longest) = (blocks.len() + without, steps().max().unwrap_or(0));
+        let load = Load { tiles, steps: steps().sum(), longest };
         let band = load.band(rows);
         blocks.chunks_mut(band).for_each(in_step);
     }

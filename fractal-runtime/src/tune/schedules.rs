@@ -106,6 +106,17 @@ impl CostModel for Cost<'_> {
     }
 }
 
+/// The part of all columns that `together` of so many tiles keep, each `kept` of so many runs of columns: as if each had chosen
+/// for itself, but what is added to a union is the least that any tile adds. Of N tiles that is some deviations less than the
+/// mean, about sqrt(ln(N / 2)) on average over all that join (right to 5 % for what random blocks do).
+fn union(kept: f64, runs: f64, tiles: usize, together: usize) -> f64 {
+    let best = (tiles.saturating_sub(1) as f64 / 2.0).max(1.0).ln().sqrt();
+    (1..together).fold(kept, |union, _| {
+        let deviation = (union * (1.0 - union) * kept * (1.0 - kept) / runs.max(1.0)).sqrt();
+        union + (kept * (1.0 - union) - best * deviation).max(0.0)
+    })
+}
+
 /// The tables that a weight of such a pattern will have for blocks of `rows` rows.
 fn tables(facts: &Facts, intrinsic: Intrinsic, rows: usize) -> Option<TableShape> {
     let sparse = intrinsic.is_sparse();
@@ -115,14 +126,10 @@ fn tables(facts: &Facts, intrinsic: Intrinsic, rows: usize) -> Option<TableShape
     let (blocks, mean, longest) = if alone {
         (tiles.tiles * tiles.rows.div_ceil(rows), tiles.mean_columns, tiles.columns as f64)
     } else {
-        // The union of what some tiles keep, as if each had chosen for itself, less what they gain because those alike come
-        // together: of so many, the best has sqrt(ln(tiles)) standard deviations of two tiles' common columns more than the mean.
         let together = rows.div_ceil(tiles.rows).min(tiles.tiles);
-        let k = facts.k as f64;
-        let kept = (tiles.mean_columns / k.max(1.0)).clamp(0.0, 1.0);
-        let deviation = (k * tiles.column_run.max(1) as f64).sqrt() * kept * (1.0 - kept);
-        let gained = (together - 1) as f64 * (tiles.tiles as f64).ln().sqrt() * deviation;
-        let union = (k * (1.0 - (1.0 - kept).powi(together as i32)) - gained).max(tiles.mean_columns);
+        let kept = (tiles.mean_columns / facts.k.max(1) as f64).clamp(0.0, 1.0);
+        let runs = facts.k as f64 / tiles.column_run.max(1) as f64;
+        let union = facts.k as f64 * union(kept, runs, tiles.tiles, together);
         (tiles.tiles.div_ceil(together), union, union)
     };
     // Tiles that differ in length are seldom longer than this.
@@ -137,4 +144,42 @@ fn tables(facts: &Facts, intrinsic: Intrinsic, rows: usize) -> Option<TableShape
         columns: steps as usize * step,
         load: Load { tiles: blocks, steps: steps as usize, longest: steps_of(longest) },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Magnitude, Tensor, prune};
+    use fractal_dsl::pattern::Named;
+
+    #[test]
+    fn steps_are_expected_as_tables_have_them() {
+        let (n, k) = (512, 1024);
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let weight: Vec<f32> = (0..n * k).map(|_| random()).collect();
+        let weight = Tensor::from_f32(DType::F16, n, k, &weight).unwrap();
+        for name in ["tw:128", "tw:64", "bw:128x64", "bw:64x64", "bw:32x32", "bw:32x16", "bw:16x64", "bw:16x16", "ew"] {
+            for keep in [0.25, 0.5] {
+                let pattern = name.parse::<Named>().unwrap().pattern(n, k, keep).unwrap();
+                let pruned = prune(&pattern, &weight, &Magnitude).unwrap();
+                let facts = Facts::of(&pattern);
+                for rows in [64, 128] {
+                    let request = KernelRequest { rows: Some(rows), ..KernelRequest::default() };
+                    let gemm = Gemm::new(pattern.clone(), DType::F16).with_request(request);
+                    let plan = KernelPlan::new(&gemm, 90).unwrap();
+                    let (_, laid_out) = plan.lay_out(&pruned).unwrap();
+                    let found = *laid_out.begin.last().unwrap() as f64;
+                    let expected = tables(&facts, plan.intrinsic(), rows).unwrap().load.steps as f64;
+                    assert!(
+                        (expected / found - 1.0).abs() < 0.13,
+                        "{name}, {keep} kept, {rows} rows: expected {expected} steps, found {found}"
+                    );
+                }
+            }
+        }
+    }
 }

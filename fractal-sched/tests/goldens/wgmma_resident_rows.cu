@@ -97,8 +97,8 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
             const unsigned there = __ballot_sync(0xffffffffu, (unsigned)column <= most);
             return there == 0xffffffffu ? 2 : (there & 0xffff) == 0xffff ? 1 : 0;
         };
-        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, the
-        // first of them: a tile lacks columns in its last step.
+        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, up
+        // to the first that has not: as a rule a tile's last.
         int columns_here[RESIDENT / 2];
         int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;

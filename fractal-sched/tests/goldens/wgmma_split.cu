@@ -157,7 +157,7 @@ gemm_wgmma_f16_64x128x64_split2_covered(
             const int steps = range.last - range.first;
             for (int ahead = 0; ahead == 0 || ahead < steps; ahead += 4) {
                 const bool more = ahead + 4 < steps;
-                // A step that lacks a column is its tile's last: those before it need not look.
+                // A step that lacks a column is as a rule its tile's last: those before it need not look.
                 const int near_whole = whole_steps(near), far_whole = whole_steps(far);
                 const int near_ahead = more ? fetch(range, ahead + 4) : fetch(next, 0);
                 const int far_ahead = more ? fetch(range, ahead + 6) : fetch(next, 2);

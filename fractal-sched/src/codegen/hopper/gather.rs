@@ -16,7 +16,7 @@ pub(super) fn serves(config: &KernelConfig) -> bool {
 }
 
 /// Most elements of X: its rows begin at 32-bit numbers of pieces of 8.
-pub(super) const MOST_OF_X: usize = 8 << 32;
+pub(super) const MOST_OF_X: usize = (u32::MAX as usize).saturating_mul(8);
 
 pub(super) fn producer(config: &KernelConfig) -> String {
     let weights = indented(&weights_beside_rows(config, "step + u"), "                    ");

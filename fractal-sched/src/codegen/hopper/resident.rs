@@ -136,8 +136,8 @@ fn producer() -> String {
     format!(
         "    if (group == 2) {{
         give_registers<72>();
-{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, the
-        // first of them: a tile lacks columns in its last step.
+{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, up
+        // to the first that has not: as a rule a tile's last.
         int columns_here[RESIDENT / 2];
         int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;
