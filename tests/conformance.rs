@@ -162,6 +162,10 @@ const FAMILIES: &[Family] = &[
     ("wgmma_bf16_128x256x64_runs", "tw:128", DType::BF16, (4200, 8200, 2048), 1),
     ("wgmma_f16_128x256x64_boxes64_runs", "bw:128x64", DType::F16, (4200, 8200, 2048), 2),
     ("boxes16", "bw:64x16", DType::F16, (200, 300, 520), 1),
+    // Blocks whose columns come in an order that many tiles share; of 32 rows, of which those alike share a block.
+    ("boxes32_covered", "bw:32x32", DType::F16, (600, 1000, 520), 1),
+    ("wgmma_bf16_64x", "bw:64x64", DType::BF16, (600, 1000, 520), 3),
+    ("decode", "bw:128x64", DType::BF16, (600, 1000, 8), 2),
     ("wgmma_bf16_128x", "bw:128x64", DType::BF16, (260, 300, 1000), 2),
     ("wgmma_f16_64x", "tw:64", DType::F16, (200, 300, 520), 2),
     ("wgmma_f16", "shfl-vw:32", DType::F16, (260, 300, 264), 9),

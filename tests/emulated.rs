@@ -50,6 +50,7 @@ const CASES: &[Case] = &[
     Case { infinite: true, ..case("ew", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
     Case { infinite: true, ..case("bw:128x64", DType::BF16, (150, 200, 136), 128, 1, &["bias", "gelu"]) },
     case("bw:128x32", DType::F16, (200, 800, 136), 128, 2, &["bias"]),
+    Case { infinite: true, ..case("bw:32x32", DType::F16, (300, 640, 136), 128, 1, &["bias"]) },
     case("bw:64x16", DType::BF16, (130, 500, 392), 256, 1, &["relu"]),
     Case { rows_of_x: true, ..case("bw:128x64", DType::F16, (200, 640, 136), 128, 1, &[]) },
     Case { rows_of_x: true, ..case("2:4", DType::F16, (200, 300, 72), 64, 1, &[]) },

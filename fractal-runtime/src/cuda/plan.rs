@@ -291,7 +291,7 @@ impl KernelPlan {
             }
             configs.extend(DECODE_WIDTHS.into_iter().filter_map(|width| self.few_tokens(tables, m, gpu, &[width])));
         }
-        configs.retain(|config| self.admits(config, gpu) && m <= config.most_tokens(self.pattern.k()));
+        configs.retain(|config| self.admits(config, m, gpu));
         configs
     }
 
@@ -305,7 +305,7 @@ impl KernelPlan {
         // No launch takes more.
         let m = m.min(MOST_TOKENS);
         let asked = self.gemm.request();
-        let admitted = |config: &KernelConfig| self.admits(config, gpu) && m <= config.most_tokens(self.pattern.k());
+        let admitted = |config: &KernelConfig| self.admits(config, m, gpu);
         let hopper = || {
             let configs = self.hopper_family(tables).filter(|_| m.is_multiple_of(8)).filter(admitted);
             choose::cheapest(configs, load, m, gpu.sms)
@@ -340,9 +340,9 @@ impl KernelPlan {
         hopper().ok_or_else(|| self.no_kernel(tables, m, gpu))
     }
 
-    /// Whether the configuration is a kernel that is asked for and that the GPU has room for.
-    fn admits(&self, config: &KernelConfig, gpu: Gpu) -> bool {
-        let fits = config.shared_bytes() <= gpu.shared_per_block;
+    /// Whether the configuration is a kernel that is asked for, that the GPU has room for and that takes so many tokens.
+    fn admits(&self, config: &KernelConfig, m: usize, gpu: Gpu) -> bool {
+        let fits = config.shared_bytes() <= gpu.shared_per_block && m <= config.most_tokens(self.pattern.k());
         fits && config.check().is_ok() && self.gemm.request().admits(config)
     }
 

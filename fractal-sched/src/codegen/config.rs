@@ -112,7 +112,7 @@ impl KernelConfig {
         self.tokens <= 128 && (self.column_run == 0 || few_boxes)
     }
 
-    /// Most tokens of a call for a weight of k columns, by how the kernel counts rows of X. Others have no such bound.
+    /// Most tokens of a call for a weight of k columns, by how the kernel counts rows of X; `usize::MAX / k` is no bound.
     pub fn most_tokens(&self, k: usize) -> usize {
         hopper::most_of_x(self) / k.max(1)
     }

@@ -151,7 +151,7 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
     )
 }
 
-/// Where a lane of the copying warps copies to; for rows that come one by one.
+/// Where a lane of the copying warps copies to, and which rows take the plain loop; for rows that come one by one.
 pub(super) const PLACE: &str =
     "        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
         constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
