@@ -79,6 +79,17 @@ const CASES: &[Case] = &[
     case("tvw:128+2%", DType::BF16, (260, 530, 136), 256, 1, &["silu"]),
     Case { infinite: true, ..case("ew+3%", DType::F16, (150, 200, 136), 128, 1, &["bias"]) },
     Case { share: 2, ..case("tw:128+2%", DType::F16, (300, 600, 656), 256, 1, &["bias"]) },
+    // Tiles of 64 rows, more of them than blocks or not; from 12 steps on in stages of half a step.
+    resident("tw:64", DType::F16, (200, 1024, 520), &["bias"]),
+    resident("tw:64", DType::BF16, (330, 1900, 1032), &["residual"]),
+    resident("shfl-vw:64", DType::F16, (330, 2900, 520), &["relu"]),
+    resident("tw:64", DType::BF16, (450, 3900, 776), &["bias", "gelu"]),
+    resident("tw-global:64", DType::F16, (130, 1300, 264), &[]),
+    resident("bw:64x64", DType::F16, (330, 1000, 520), &["bias", "relu"]),
+    resident("bw:64x64", DType::BF16, (200, 3072, 776), &[]),
+    resident("bw:64x64", DType::F16, (200, 4096, 264), &[]),
+    resident("tw:64+2%", DType::BF16, (330, 2900, 264), &["bias"]),
+    resident("bw:64x64+2%", DType::F16, (200, 1000, 520), &["residual"]),
     resident("tw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
     resident("bw:128x64+2%", DType::BF16, (200, 900, 264), &["residual"]),
     // One tile of tokens: the weights of all stages come early.
@@ -210,7 +221,7 @@ fn check(case: &Case, compiler: &str) {
     let config = config.unwrap_or_else(|| panic!("{}: no kernel", case.pattern));
     let at = format!("{} {n}/{k}/{m} {}", case.pattern, config.name());
 
-    let items = tables.blocks() * m.div_ceil(tokens * share);
+    let items = tables.blocks() * m.div_ceil(config.tokens * share);
     let grid = if split > 1 { items * split } else { items.min(3) * share };
     let words = |v: &[i32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let residue = tables.residue.clone().unwrap_or_default();

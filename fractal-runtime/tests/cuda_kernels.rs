@@ -134,15 +134,22 @@ fn configs() -> Vec<KernelConfig> {
     // The other type differs in its conversions alone.
     let config = plan("tw:128", DType::BF16).hopper_config(128, RUNS, 256, [1, 1]).expect("it fits");
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
-    for (dtype, steps) in [(DType::F16, 4), (DType::BF16, 8)] {
-        for (at, epilogue) in epilogues.into_iter().enumerate() {
+    for (dtype, rows, steps) in
+        [(DType::F16, 128, 4), (DType::BF16, 128, 8), (DType::BF16, 64, 4), (DType::F16, 64, 8), (DType::F16, 64, 16)]
+    {
+        for (at, epilogue) in epilogues.iter().chain(&crowded).enumerate() {
             for runs in [true, false] {
-                let traits = Traits { runs, column_run: [0, 64, 8][at % 3], ..RUNS };
-                let config = plan("tw:128", dtype).resident_config(128, traits, steps).expect("it fits");
-                configs.push(KernelConfig { epilogue: epilogue.to_vec(), ..config });
+                let traits = Traits { runs, column_run: [0, 64, 8][at % 3], residue: at % 4 == 1, ..RUNS };
+                let config = plan("tw:128", dtype).resident_config(rows, traits, steps).expect("it fits");
+                let config = KernelConfig { epilogue: epilogue.to_vec(), ..config };
+                configs.extend(config.check().is_ok().then_some(config));
             }
         }
     }
+    let boxes = Traits { column_run: 64, ..RUNS };
+    configs.extend(
+        [RUNS, boxes].map(|traits| plan("bw:64x64", DType::BF16).resident_config(64, traits, 12).expect("it fits")),
+    );
     for (at, (tokens, vector)) in
         [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
     {

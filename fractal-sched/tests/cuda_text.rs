@@ -186,6 +186,20 @@ fn generated_kernels_are_as_before() {
             KernelConfig { intrinsic: Intrinsic::Wgmma, stages: 4, resident: 8, runs: true, ..half.clone() },
         ),
         (
+            "wgmma_resident_half_steps",
+            "tw:64",
+            0.25,
+            KernelConfig {
+                intrinsic: Intrinsic::Wgmma,
+                rows: 64,
+                tokens: 256,
+                stages: 5,
+                resident: 16,
+                runs: true,
+                ..half.clone()
+            },
+        ),
+        (
             "wgmma_early_boxes",
             "bw:128x64",
             0.25,

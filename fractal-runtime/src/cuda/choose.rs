@@ -15,6 +15,10 @@ const INTO_ALL: f64 = 47.0;
 const FILL: f64 = 2700.0;
 /// Bytes of results a cycle out of one multiprocessor.
 const OUT: f64 = 16.0;
+/// Bytes of X a cycle into one multiprocessor whose weights stay, where rows come one by one.
+const ROWS_INTO_ONE: f64 = 42.0;
+/// Bytes of results a cycle out of it beside them.
+const BESIDE: f64 = 64.0;
 /// Cycles to exchange sums in a cluster, fixed and by token of a warpgroup.
 const EXCHANGE: (f64, f64) = (1000.0, 17.0);
 /// Cycles that blocks that share weights take to meet, at their start and at their end.
@@ -82,10 +86,13 @@ fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: us
     let busy = items.min(multiprocessors).max(1);
     let multiply = (config.rows * config.tokens * config.step) as f64 / 2048.0;
     let rate = INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy as f64);
-    let item = load.longest as f64 * multiply.max(config.x_bytes() as f64 / rate);
-    let results = (config.rows * config.tokens * config.dtype.bytes()) as f64 / OUT;
+    let into = if config.column_run > 0 { rate } else { rate.min(ROWS_INTO_ONE) };
+    let results = (config.rows * config.tokens * config.dtype.bytes()) as f64;
+    // Results leave by the way that X comes.
+    let loaded = (load.longest * config.step * config.tokens * config.dtype.bytes()) as f64 / into + results / BESIDE;
+    let item = (load.longest as f64 * multiply).max(loaded).max(0.75 * results / OUT);
     let weights = (load.longest * config.w_bytes()) as f64 / rate;
-    FILL + weights + items.div_ceil(busy) as f64 * item.max(0.75 * results) + results
+    FILL + weights + items.div_ceil(busy) as f64 * item + results / OUT
 }
 
 /// Blocks of a Hopper kernel's launch on so many multiprocessors.
@@ -129,11 +136,10 @@ mod tests {
     use fractal_dsl::DType;
     use fractal_dsl::pattern::Named;
 
-    /// What an H200 runs for tw:128 at 75 % of n x k and m tokens.
-    fn name(n: usize, k: usize, m: usize) -> String {
-        let pattern = "tw:128".parse::<Named>().unwrap().pattern(n, k, 0.25).unwrap();
+    /// What an H200 runs for tiles of so many rows that share columns, at 75 % of n x k and m tokens.
+    fn name(rows: usize, n: usize, k: usize, m: usize) -> String {
+        let pattern = format!("tw:{rows}").parse::<Named>().unwrap().pattern(n, k, 0.25).unwrap();
         let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
-        let rows = if n <= 64 { 64 } else { 128 };
         let longest = (k / 4).div_ceil(64);
         let load = Load { tiles: n.div_ceil(rows), steps: n.div_ceil(rows) * longest, longest };
         let traits = Traits { runs: true, stored_zeros: false, column_run: 0, residue: false };
@@ -167,19 +173,26 @@ mod tests {
 
     #[test]
     fn tiles_fill_the_multiprocessors() {
-        for (n, k, m, expected) in [
-            (4096, 4096, 4096, "128x256x64"),
-            (4096, 1024, 8192, "128x128x64_resident4"),
-            (3072, 768, 4096, "128x128x64_resident4"),
-            (4200, 200, 1032, "128x128x64_resident4"),
-            (2180, 330, 2200, "128x128x64_resident4"),
-            (1024, 4096, 1024, "128x64x64"),
-            (1024, 1024, 1024, "128x64x64"),
-            (768, 3072, 512, "128x64x64_split2"),
-            (64, 576, 3136, "64x128x64"),
-            (11008, 4096, 32, "128x64x64"),
+        for (rows, n, k, m, expected) in [
+            (128, 4096, 4096, 4096, "128x256x64"),
+            (128, 4096, 1024, 8192, "128x128x64_resident4"),
+            (128, 3072, 768, 4096, "128x128x64_resident4"),
+            (128, 4200, 200, 1032, "128x128x64_resident4"),
+            (128, 2180, 330, 2200, "128x128x64_resident4"),
+            (128, 1024, 4096, 1024, "128x64x64"),
+            (128, 1024, 1024, 1024, "128x64x64"),
+            (128, 768, 3072, 512, "128x64x64_split2"),
+            (64, 64, 576, 3136, "64x128x64"),
+            (128, 11008, 4096, 32, "128x64x64"),
+            (64, 4096, 1024, 8192, "64x256x64_resident4"),
+            (64, 4096, 2048, 4096, "64x256x64_resident8"),
+            (64, 4096, 3072, 4096, "64x256x64_resident12"),
+            (64, 4096, 4096, 4096, "64x256x64_resident16"),
+            (64, 4096, 1024, 1024, "64x256x64_resident4"),
+            (64, 4096, 11008, 4096, "64x512x64"),
+            (64, 1024, 1024, 1024, "64x128x64"),
         ] {
-            assert_eq!(name(n, k, m), format!("gemm_wgmma_f16_{expected}_runs"), "{n}/{k}/{m}");
+            assert_eq!(name(rows, n, k, m), format!("gemm_wgmma_f16_{expected}_runs"), "{n}/{k}/{m}");
         }
     }
 }

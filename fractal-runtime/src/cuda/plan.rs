@@ -210,11 +210,17 @@ impl KernelPlan {
 
     /// The Hopper kernel that keeps up to `steps` steps of a tile's weights in shared memory, where there is one.
     pub fn resident_config(&self, rows: usize, traits: Traits, steps: usize) -> Option<KernelConfig> {
-        // Its stages are smaller, so that more of them fit.
-        let base = self.hopper_with(rows, traits, 128, [1, 1], 3..=6)?;
-        let resident = if steps <= 4 { 4 } else { 8 };
-        let with = |stages| KernelConfig { resident, stages, ..base.clone() };
-        self.stages(3..=8).rev().map(with).find(|config| steps <= resident && config.check().is_ok())
+        let resident = KernelConfig::resident_steps(rows, steps)?;
+        let of = |traits| {
+            let base = self.hopper_with(rows, traits, KernelConfig::resident_tokens(rows), [1, 1], 3..=6)?;
+            // Its stages are smaller, so that more of them fit.
+            let with = |stages| KernelConfig { resident, stages, ..base.clone() };
+            self.stages(3..=8).rev().map(with).find(|config| config.check().is_ok())
+        };
+        // Tiles of 64 rows need X at a rate that smaller boxes do not come at, nor do boxes fit beside the most weights.
+        let small = rows == 64 && traits.column_run < 64 && self.gemm.request().run.is_none();
+        let rows_of_x = Traits { column_run: 0, ..traits };
+        if small { of(rows_of_x) } else { of(traits).or_else(|| of(rows_of_x)) }
     }
 
     /// The configuration of the kernel for few tokens on the same tables, where it has one: dense tiles of 16-bit types.

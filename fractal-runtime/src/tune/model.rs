@@ -139,7 +139,7 @@ impl Work {
             ln(*n as f64),
             ln(*k as f64),
             config.stages as f64,
-            is(config.resident == 8),
+            (config.resident.max(4) as f64 / 4.0).log2(),
             is(config.intrinsic.is_sparse()),
             is(config.vector < 8),
             config.decode.map_or(0.0, |d| ln(d.slab as f64)),

@@ -29,7 +29,8 @@ pub struct KernelConfig {
     /// Blocks, a cluster, that take the same tile with tokens that follow one another and share its weights: 1 or 2 for
     /// Hopper's kernels, 1 elsewhere.
     pub share: usize,
-    /// Of `wgmma` kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8; 0 where they come by stages.
+    /// Of `wgmma` kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8, of one of 64 rows also 12 or 16;
+    /// 0 where they come by stages.
     pub resident: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
     pub vector: usize,
@@ -148,9 +149,30 @@ impl KernelConfig {
         (block_rows / rows) * (self.tokens / tokens) * groups * 32
     }
 
+    /// Of kernels whose weights stay in shared memory: the tokens of a block with so many rows; as large a tile whatever they are.
+    pub fn resident_tokens(rows: usize) -> usize {
+        128 * 128 / rows.max(1)
+    }
+
+    /// The same: for how many steps of a tile there is a kernel that keeps `steps` of so many rows; none where these are too many.
+    pub fn resident_steps(rows: usize, steps: usize) -> Option<usize> {
+        let most: &[usize] = match rows {
+            64 => &[4, 8, 12, 16],
+            128 => &[4, 8],
+            _ => &[],
+        };
+        most.iter().copied().find(|&most| steps <= most)
+    }
+
+    /// Columns of X a stage of Hopper's kernels: those of a step; half of them where many weights stay, whose stages must be
+    /// smaller for enough to fit. Boxes of half a step were slower than fewer stages (docs/perf-log.md).
+    pub fn x_step(&self) -> usize {
+        if self.resident > 8 && self.column_run == 0 { self.step / 2 } else { self.step }
+    }
+
     /// Bytes of X a stage.
     pub fn x_bytes(&self) -> usize {
-        self.division.map_or(self.step, |division| division.columns) * self.tokens * self.dtype.bytes()
+        self.division.map_or(self.x_step(), |division| division.columns) * self.tokens * self.dtype.bytes()
     }
 
     /// Bytes of W a stage.
@@ -324,13 +346,14 @@ impl KernelConfig {
             [64, 128].contains(&self.rows) && tokens.contains(&self.tokens) && self.step == 64 && self.vector == 8;
         let split = [1, 2, 4].contains(&self.split) && (self.split == 1 || self.share == 1);
         let resident = self.resident == 0
-            || [4, 8].contains(&self.resident)
-                && (self.rows, self.tokens, self.split * self.share) == (128, 128, 1)
+            || KernelConfig::resident_steps(self.rows, self.resident) == Some(self.resident)
+                && (self.tokens, self.split * self.share) == (KernelConfig::resident_tokens(self.rows), 1)
                 && !self.intrinsic.is_sparse()
                 && !self.stored_zeros;
         if !resident {
             return Err(format!(
-                "resident: expected 0, 4 or 8, these with wgmma, 128 rows, 128 tokens, no split and no stored zeros, found {self}"
+                "resident: expected 0, or with wgmma, no split and no stored zeros 4 or 8 of 128 rows and 128 tokens or 4, 8, 12 or \
+                 16 of 64 rows and 256 tokens, found {self}"
             ));
         }
         if self.share > 1 && (self.rows, self.tokens, self.intrinsic) != (128, 256, Intrinsic::Wgmma) {

@@ -199,6 +199,7 @@ fn constants(config: &KernelConfig) -> String {
     let KernelConfig { rows, tokens, step, stages, vector, .. } = config;
     let (stored, threads) = (config.stored_step(), config.threads());
     let whole = if config.division.is_some() { "tile" } else { "block" };
+    let x_step = if config.is_hopper() { "X_STEP" } else { "STEP" };
     let positions = match config.position_bytes() {
         0 => String::new(),
         bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
@@ -217,7 +218,7 @@ constexpr int STORED = {stored};          // of which W stores
 constexpr int STAGES = {stages};           // steps in flight
 constexpr int VECTOR = {vector};           // elements of X a copy
 {warps}{positions}constexpr int THREADS = {threads};
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = {x_step} * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 "
     )

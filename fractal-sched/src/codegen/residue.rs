@@ -14,11 +14,14 @@ pub(super) fn hopper(config: &KernelConfig, piece: usize, row0: &str) -> String 
         return String::new();
     }
     // As many loads under way as the registers allow that the sums and the rest leave.
-    let full = piece > 128 || config.resident > 0;
+    let resident = config.resident > 0;
     let (zeros, residuals) = (config.stored_zeros, config.residuals() > 0);
-    let crowded = full && (zeros || residuals || config.resident > 0 && !config.runs);
-    let batch = if crowded { 2 } else { 4 };
-    let tokens = piece.min(if config.resident > 0 && residuals { 32 } else { 64 });
+    let batch = match piece > 128 || resident {
+        true if resident && residuals => 1,
+        true if zeros || residuals || resident && !config.runs => 2,
+        _ => 4,
+    };
+    let tokens = piece.min(if resident && (residuals || !config.runs) { 32 } else { 64 });
     format!(
         "        // Single elements on top of the tile's.
 #pragma unroll

@@ -192,10 +192,9 @@ impl Context {
         let hopper = matches!(intrinsic, Intrinsic::Wgmma | Intrinsic::WgmmaSp);
         let consecutive = tiles.row_run.is_multiple_of(64) || tiles.row_run >= self.n;
         let steps = tiles.columns.div_ceil(64);
-        let resident = match (request.resident, steps) {
-            (Some(true), ..=4) => 4,
-            (Some(true), ..=8) => 8,
-            (Some(true), _) => return Err(format!("resident: expected at most 8 steps a tile, found {steps}")),
+        let resident = match request.resident {
+            Some(true) => KernelConfig::resident_steps(rows, steps)
+                .ok_or_else(|| format!("resident: expected fewer steps in a tile of {rows} rows, found {steps}"))?,
             _ => 0,
         };
         let base = KernelConfig {

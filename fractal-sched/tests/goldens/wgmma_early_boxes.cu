@@ -17,6 +17,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
 constexpr int STAGES = 8;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
+constexpr int X_STEP = 64;           // columns of X a stage
 constexpr unsigned STAGE_BYTES = 24576;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 64;     // tokens of a multiplying warpgroup
@@ -31,7 +32,7 @@ constexpr int RUN = 64;             // columns that follow one another, a box of
 constexpr int GROUPS = STEP / RUN;
 constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
 constexpr int THREADS = 384;
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = X_STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
 // d[64 x 64] = a[64 x 16] b[16 x 64] (+ d where `accumulate`); a is K-major, b is token-major.

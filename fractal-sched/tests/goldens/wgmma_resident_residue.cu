@@ -18,6 +18,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
 constexpr int STAGES = 6;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
+constexpr int X_STEP = 64;           // columns of X a stage
 constexpr unsigned STAGE_BYTES = 16384;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 65536;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
@@ -32,8 +33,10 @@ constexpr int RUN = 64;             // columns that follow one another, a box of
 constexpr int GROUPS = STEP / RUN;
 constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
 constexpr int RESIDENT = 4;         // steps of W at most, all of them in shared memory
+constexpr int HALVES = ROWS / 64;    // of 64 rows, that a warpgroup multiplies
+constexpr int PER_STEP = STEP / X_STEP;  // stages of X
 constexpr int THREADS = 384;
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = X_STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
 // d[64 x 128] = a[64 x 16] b[16 x 128] (+ d where `accumulate`); a is K-major, b is token-major.
@@ -85,10 +88,20 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const long long items = (long long)tiles * token_tiles;
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    // Of more tiles than blocks, blocks go over the tokens in step: a tile's items begin with the tokens that let the last block
+    // which has some of them begin its own with the first.
+    auto first_tokens = [&](unsigned tile) {
+        if (tiles <= gridDim.x) return 0u;
+        const unsigned block = ((tile + 1) * gridDim.x + tiles - 1) / tiles - 1;
+        const unsigned begins = tiles * block % gridDim.x * token_tiles / gridDim.x;
+        return begins == 0 ? 0 : token_tiles - begins;
+    };
     // Of an item: its tile of rows, and its tile of tokens.
-    int of_rows = from / token_tiles, of_tokens = from % token_tiles;
-    auto go_on = [&]() {
-        if (++of_tokens == token_tiles) of_tokens = 0, ++of_rows;
+    int of_rows = from / token_tiles;
+    int of_tokens = (first_tokens(of_rows) + from % token_tiles) % token_tiles;
+    auto go_on = [&](int item) {
+        if (++of_tokens == token_tiles) of_tokens = 0;
+        if (item == (of_rows + 1) * token_tiles) of_tokens = first_tokens(++of_rows);
     };
 
     if (group == 2) {
@@ -98,7 +111,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
         int starts[RESIDENT / 4];
         int tile = -1, steps = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item, go_on()) {
+        for (int item = from; item < to; go_on(++item)) {
             if (of_rows != tile) {
                 tile = of_rows;
                 const int first = load_now(begin + tile);
@@ -147,32 +160,32 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
     take_registers<216>();
     int stage = 0;
     unsigned phase = 0;
-    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long xs = descriptor(base, X_STEP * 128, 1024);
     const unsigned long long ws = descriptor(weights, 16, 1024);
     // Buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
     // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
-    int tile = -1, steps = 0, changes = 0, tile_rows[2];
+    int tile = -1, steps = 0, changes = 0, tile_rows[HALVES];
     bool changed = false;
     dependency_wait();
     if (group == 1) pass_turn(1);
-    for (int item = from; item < to; ++item, go_on()) {
+    for (int item = from; item < to; go_on(++item)) {
         if (of_rows != tile) {
             // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
             if (changed) barrier_wait(weights_there, (changes - 1) & 1);
             if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
             tile = of_rows;
             steps = uniform(load_now(begin + tile + 1) - load_now(begin + tile));
-            tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
-            tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) tile_rows[half] = load_now(rows + tile * ROWS + half * 64 + warp * 16 + lane % 16);
             changed = true;
             ++changes;
         }
         if ((item - from) % 2 != group) {
             // The other warpgroup's stages.
-            phase ^= (stage + steps) / STAGES & 1;
-            stage = (stage + steps) % STAGES;
+            phase ^= (stage + steps * PER_STEP) / STAGES & 1;
+            stage = (stage + steps * PER_STEP) % STAGES;
             continue;
         }
         if (changed) barrier_wait(weights_there, (changes - 1) & 1);
@@ -181,23 +194,25 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
         // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
         take_turn(group);
         // The first multiplication sets them.
-        float upper[TOKENS / 2], lower[TOKENS / 2];
+        float sums[HALVES][TOKENS / 2];
         int previous = 0;
-        for (int step = 0; step < steps; ++step) {
+        // A stage at a time.
+        const int count = steps * PER_STEP;
+        for (int part = 0; part < count; ++part) {
             barrier_wait(full + 8 * stage, phase);
             wgmma_begin();
 #pragma unroll
-            for (int depth = 0; depth < STEP / 16; ++depth) {
-                const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);
+            for (int depth = 0; depth < X_STEP / 16; ++depth) {
+                const unsigned long long w = advance(ws, part / PER_STEP * (W_STAGE * 2) + part % PER_STEP * (X_STEP * 2) + depth * 32);
                 const unsigned long long b = advance(xs, stage * STAGE_BYTES + depth * 2048);
-                multiply(upper, w, b, step > 0 || depth > 0);
-                multiply(lower, advance(w, 64 * 128), b, step > 0 || depth > 0);
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half) multiply(sums[half], advance(w, half * (64 * 128)), b, part > 0 || depth > 0);
             }
             wgmma_commit();
-            if (step + 1 == steps) pass_turn(group);
+            if (part + 1 == count) pass_turn(group);
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
-            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            if (part > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
             previous = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -210,21 +225,20 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
         wgmma_wait<0>();
         if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {
+        for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {
             // The compiler does not see that the instruction writes later than it is issued.
-            asm volatile("" : "+f"(upper[i]), "+f"(lower[i])::"memory");
+            asm volatile("" : "+f"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)])::"memory");
         }
         if (steps == 0) {
             pass_turn(group);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) {
-                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(upper[i]));
-                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(lower[i]));
+            for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)]));
             }
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float (&acc)[TOKENS / 2] = half == 0 ? upper : lower;
+        for (int half = 0; half < HALVES; ++half) {
+            float (&acc)[TOKENS / 2] = sums[half];
             const int numbers = tile_rows[half];
         // Single elements on top of the tile's.
 #pragma unroll
@@ -232,7 +246,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs_residue(
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 float rest[8];
-                sum_slice<32, VECTOR, 2>(rest, restored, restored_begin + (tile * ROWS + half * 64 + warp * 16) / 8 + h, x, m0 + p * 32, m);
+                sum_slice<32, VECTOR, 1>(rest, restored, restored_begin + (tile * ROWS + half * 64 + warp * 16) / 8 + h, x, m0 + p * 32, m);
 #pragma unroll
                 for (int i = 0; i < 8; ++i) acc[p * 16 + i / 2 * 4 + h * 2 + i % 2] += rest[i];
             }

@@ -16,6 +16,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
 constexpr int STAGES = 4;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
+constexpr int X_STEP = 64;           // columns of X a stage
 constexpr unsigned STAGE_BYTES = 16384;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
@@ -27,8 +28,10 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
 constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr int RESIDENT = 8;         // steps of W at most, all of them in shared memory
+constexpr int HALVES = ROWS / 64;    // of 64 rows, that a warpgroup multiplies
+constexpr int PER_STEP = STEP / X_STEP;  // stages of X
 constexpr int THREADS = 384;
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = X_STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
 // d[64 x 128] = a[64 x 16] b[16 x 128] (+ d where `accumulate`); a is K-major, b is token-major.
@@ -76,20 +79,31 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const long long items = (long long)tiles * token_tiles;
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    // Of more tiles than blocks, blocks go over the tokens in step: a tile's items begin with the tokens that let the last block
+    // which has some of them begin its own with the first.
+    auto first_tokens = [&](unsigned tile) {
+        if (tiles <= gridDim.x) return 0u;
+        const unsigned block = ((tile + 1) * gridDim.x + tiles - 1) / tiles - 1;
+        const unsigned begins = tiles * block % gridDim.x * token_tiles / gridDim.x;
+        return begins == 0 ? 0 : token_tiles - begins;
+    };
     // Of an item: its tile of rows, and its tile of tokens.
-    int of_rows = from / token_tiles, of_tokens = from % token_tiles;
-    auto go_on = [&]() {
-        if (++of_tokens == token_tiles) of_tokens = 0, ++of_rows;
+    int of_rows = from / token_tiles;
+    int of_tokens = (first_tokens(of_rows) + from % token_tiles) % token_tiles;
+    auto go_on = [&](int item) {
+        if (++of_tokens == token_tiles) of_tokens = 0;
+        if (item == (of_rows + 1) * token_tiles) of_tokens = first_tokens(++of_rows);
     };
 
     if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        // A warp copies a quarter of a stage's rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int QUARTER = X_STEP / 4;
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = QUARTER / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
-        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned chunk = lane % LANES / 8 * (X_STEP * 128) + warp * (QUARTER * 128) + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
         // Of a register's two steps, how many have all columns there, up to the first that has not.
@@ -97,20 +111,21 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
             const unsigned there = __ballot_sync(0xffffffffu, (unsigned)column <= most);
             return there == 0xffffffffu ? 2 : (there & 0xffff) == 0xffff ? 1 : 0;
         };
-        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, up
-        // to the first that has not: as a rule a tile's last.
+        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows as stages have them; and how many
+        // steps have all, up to the first that has not: as a rule a tile's last.
         int columns_here[RESIDENT / 2];
         int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item, go_on()) {
+        for (int item = from; item < to; go_on(++item)) {
             if (of_rows != tile) {
                 tile = of_rows;
                 const int first = load_now(begin + tile);
                 steps = load_now(begin + tile + 1) - first;
+                const int mine = lane % 16 / QUARTER * X_STEP + warp * QUARTER + lane % QUARTER;
 #pragma unroll
                 for (int i = 0; i < RESIDENT / 2; ++i) {
                     const int step = i * 2 + lane / 16;
-                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : 0;
+                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + mine) : 0;
                 }
                 if (warp == 0 && lane == 0) {
                     if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
@@ -133,60 +148,67 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
             }
             const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
             const char* const source = (const char*)(x + (token < m ? token : 0));
-            const int plain = m0 + TOKENS <= m ? whole : 0;
+            const int count = steps * PER_STEP, plain = m0 + TOKENS <= m ? whole * PER_STEP : 0;
+            // Four steps at a time: their columns come to the first two registers. All in one piece would be too much code.
+#pragma unroll 1
+            for (int ahead = 0; ahead < RESIDENT * PER_STEP; ahead += 4 * PER_STEP) {
 #pragma unroll
-            for (int u = 0; u < RESIDENT; ++u) {
-                if (u >= plain) break;
-                const int column = columns_here[u / 2];
-                barrier_wait(empty + 8 * stage, phase ^ 1);
-                const unsigned xs = base + stage * STAGE_BYTES;
-                // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                unsigned offsets[COUNT];
+                for (int u = 0; u < 4 * PER_STEP; ++u) {
+                    if (ahead + u >= plain) break;
+                    const int column = u < 2 * PER_STEP ? columns_here[0] : columns_here[1];
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u * QUARTER % 32 + lane % LANES * AT_ONCE + sub);
+                    unsigned offsets[COUNT];
 #pragma unroll
-                for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                const unsigned to = xs + chunk;
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES;
+                    const unsigned to = xs + chunk;
 #pragma unroll
-                for (int i = 0; i < COUNT; ++i) {
+                    for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                    for (int p = 0; p < PARTS; ++p) {
-                        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                   source + offsets[i] + p * 512);
+                        for (int p = 0; p < PARTS; ++p) {
+                            copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + offsets[i] + p * 512);
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
                     }
                 }
-                barrier_arrive_after_copies(full + 8 * stage);
-                if (++stage == STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
-            }
+#pragma unroll 1
+                for (int u = ahead < plain ? plain - ahead : 0; u < 4 * PER_STEP && ahead + u < count; ++u) {
+                    const int column = u < 2 * PER_STEP ? columns_here[0] : columns_here[1];
+                    // A lane's rows come to the first lanes of its LANES; from there, to all of them.
+                    const int own = __shfl_sync(0xffffffffu, column, u * QUARTER % 32 + lane % LANES * AT_ONCE + sub);
+                    int offsets[COUNT];
 #pragma unroll
-            for (int u = 0; u < RESIDENT; ++u) {
-                if (u < plain) continue;
-                if (u >= steps) break;
-                const int column = columns_here[u / 2];
-                barrier_wait(empty + 8 * stage, phase ^ 1);
-                const unsigned xs = base + stage * STAGE_BYTES;
-                // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
-                int offsets[COUNT];
+                    for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES;
+                    const unsigned to = xs + chunk;
 #pragma unroll
-                for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
-                const unsigned to = xs + chunk;
+                    for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
-                for (int i = 0; i < COUNT; ++i) {
-#pragma unroll
-                    for (int p = 0; p < PARTS; ++p) {
-                        const bool kept = token + p * 256 < m && offsets[i] >= 0;
-                        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
-                                   source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
+                        for (int p = 0; p < PARTS; ++p) {
+                            const bool kept = token + p * 256 < m && offsets[i] >= 0;
+                            copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                                       source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
+                        }
+                    }
+                    barrier_arrive_after_copies(full + 8 * stage);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        phase ^= 1;
                     }
                 }
-                barrier_arrive_after_copies(full + 8 * stage);
-                if (++stage == STAGES) {
-                    stage = 0;
-                    phase ^= 1;
-                }
+                const int done[2] = {columns_here[0], columns_here[1]};
+#pragma unroll
+                for (int i = 2; i < RESIDENT / 2; ++i) columns_here[i - 2] = columns_here[i];
+                columns_here[RESIDENT / 2 - 2] = done[0];
+                columns_here[RESIDENT / 2 - 1] = done[1];
             }
         }
         // No copy may be under way when the block ends.
@@ -197,32 +219,32 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
     take_registers<216>();
     int stage = 0;
     unsigned phase = 0;
-    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long xs = descriptor(base, X_STEP * 128, 1024);
     const unsigned long long ws = descriptor(weights, 16, 1024);
     // Buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;
     // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
-    int tile = -1, steps = 0, changes = 0, tile_rows[2];
+    int tile = -1, steps = 0, changes = 0, tile_rows[HALVES];
     bool changed = false;
     dependency_wait();
     if (group == 1) pass_turn(1);
-    for (int item = from; item < to; ++item, go_on()) {
+    for (int item = from; item < to; go_on(++item)) {
         if (of_rows != tile) {
             // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
             if (changed) barrier_wait(weights_there, (changes - 1) & 1);
             if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
             tile = of_rows;
             steps = uniform(load_now(begin + tile + 1) - load_now(begin + tile));
-            tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
-            tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) tile_rows[half] = load_now(rows + tile * ROWS + half * 64 + warp * 16 + lane % 16);
             changed = true;
             ++changes;
         }
         if ((item - from) % 2 != group) {
             // The other warpgroup's stages.
-            phase ^= (stage + steps) / STAGES & 1;
-            stage = (stage + steps) % STAGES;
+            phase ^= (stage + steps * PER_STEP) / STAGES & 1;
+            stage = (stage + steps * PER_STEP) % STAGES;
             continue;
         }
         if (changed) barrier_wait(weights_there, (changes - 1) & 1);
@@ -231,24 +253,26 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
         // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
         take_turn(group);
         // The first multiplication sets them.
-        float upper[TOKENS / 2], lower[TOKENS / 2];
+        float sums[HALVES][TOKENS / 2];
         int previous = 0;
-        for (int step = 0; step < steps; ++step) {
+        // A stage at a time.
+        const int count = steps * PER_STEP;
+        for (int part = 0; part < count; ++part) {
             barrier_wait(full + 8 * stage, phase);
             fence_async();
             wgmma_begin();
 #pragma unroll
-            for (int depth = 0; depth < STEP / 16; ++depth) {
-                const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);
+            for (int depth = 0; depth < X_STEP / 16; ++depth) {
+                const unsigned long long w = advance(ws, part / PER_STEP * (W_STAGE * 2) + part % PER_STEP * (X_STEP * 2) + depth * 32);
                 const unsigned long long b = advance(xs, stage * STAGE_BYTES + depth * 2048);
-                multiply(upper, w, b, step > 0 || depth > 0);
-                multiply(lower, advance(w, 64 * 128), b, step > 0 || depth > 0);
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half) multiply(sums[half], advance(w, half * (64 * 128)), b, part > 0 || depth > 0);
             }
             wgmma_commit();
-            if (step + 1 == steps) pass_turn(group);
+            if (part + 1 == count) pass_turn(group);
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
-            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            if (part > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
             previous = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -261,21 +285,20 @@ gemm_wgmma_f16_128x128x64_resident8_runs(
         wgmma_wait<0>();
         if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {
+        for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {
             // The compiler does not see that the instruction writes later than it is issued.
-            asm volatile("" : "+f"(upper[i]), "+f"(lower[i])::"memory");
+            asm volatile("" : "+f"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)])::"memory");
         }
         if (steps == 0) {
             pass_turn(group);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) {
-                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(upper[i]));
-                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(lower[i]));
+            for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {
+                asm volatile("mov.f32 %0, 0f00000000;" : "=f"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)]));
             }
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float (&acc)[TOKENS / 2] = half == 0 ? upper : lower;
+        for (int half = 0; half < HALVES; ++half) {
+            float (&acc)[TOKENS / 2] = sums[half];
             const int numbers = tile_rows[half];
         const int matrix_row = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll

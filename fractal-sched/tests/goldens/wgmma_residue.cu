@@ -17,6 +17,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 64;          // of which W stores
 constexpr int STAGES = 4;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
+constexpr int X_STEP = 64;           // columns of X a stage
 constexpr unsigned STAGE_BYTES = 32768;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 128;     // tokens of a multiplying warpgroup
@@ -28,7 +29,7 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = 2;          // of such chunks
 constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 constexpr int THREADS = 384;
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = X_STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
 // d[64 x 128] = a[64 x 16] b[16 x 128] (+ d where `accumulate`); a is K-major, b is token-major.
@@ -113,12 +114,13 @@ gemm_wgmma_f16_128x128x64_covered_residue(
 
     if (group == 2) {
         give_registers<72>();
-        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+        // A warp copies a quarter of a stage's rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int QUARTER = X_STEP / 4;
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = QUARTER / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
-        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned chunk = lane % LANES / 8 * (X_STEP * 128) + warp * (QUARTER * 128) + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
         // Of a register's two steps, how many have all columns there, up to the first that has not.
@@ -172,7 +174,7 @@ gemm_wgmma_f16_128x128x64_covered_residue(
                     if (u >= plain) break;
                     const int column = u < 2 ? near : far;
                     // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    const unsigned own = __shfl_sync(0xffffffffu, (unsigned)column * row_bytes, u * QUARTER % 32 + lane % LANES * AT_ONCE + sub);
                     unsigned offsets[COUNT];
 #pragma unroll
                     for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
@@ -189,7 +191,7 @@ gemm_wgmma_f16_128x128x64_covered_residue(
                     for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
                         for (int p = 0; p < PARTS; ++p) {
-                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                            copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                                        source + offsets[i] + p * 512);
                         }
                     }
@@ -211,7 +213,7 @@ gemm_wgmma_f16_128x128x64_covered_residue(
                     }
                     __syncwarp();
                     // A lane's rows come to the first lanes of its LANES; from there, to all of them.
-                    const int own = __shfl_sync(0xffffffffu, column, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+                    const int own = __shfl_sync(0xffffffffu, column, u * QUARTER % 32 + lane % LANES * AT_ONCE + sub);
                     int offsets[COUNT];
 #pragma unroll
                     for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);
@@ -221,7 +223,7 @@ gemm_wgmma_f16_128x128x64_covered_residue(
 #pragma unroll
                         for (int p = 0; p < PARTS; ++p) {
                             const bool kept = token + p * 256 < m && offsets[i] >= 0;
-                            copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                            copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                                        source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
                         }
                     }

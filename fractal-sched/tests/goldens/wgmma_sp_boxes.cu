@@ -16,6 +16,7 @@ constexpr int STEP = 64;            // kept columns a step
 constexpr int STORED = 32;          // of which W stores
 constexpr int STAGES = 4;           // steps in flight
 constexpr int VECTOR = 8;           // elements of X a copy
+constexpr int X_STEP = 64;           // columns of X a stage
 constexpr unsigned STAGE_BYTES = 41984;  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = 32768;
 constexpr int GROUP_TOKENS = 256;     // tokens of a multiplying warpgroup
@@ -31,7 +32,7 @@ constexpr int GROUPS = STEP / RUN;
 constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
 constexpr int P_STAGE = 256;            // words of positions a stage
 constexpr int THREADS = 384;
-constexpr int X_STAGE = STEP * TOKENS;
+constexpr int X_STAGE = X_STEP * TOKENS;
 constexpr int W_STAGE = ROWS * STORED;
 
 // d[64 x 256] = a[64 x 32, 2 of 4 kept] b[32 x 256] (+ d where `accumulate`). Lanes 0 and 1 (SELECTOR 0) or

@@ -153,12 +153,13 @@ pub(super) fn box_producer(config: &KernelConfig) -> String {
 
 /// Where a lane of the copying warps copies to, and which rows take the plain loop; for rows that come one by one.
 pub(super) const PLACE: &str =
-    "        // A warp copies 16 of a step's 64 rows of X. Its lanes cover so many tokens of so many rows at once.
-        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = 16 / AT_ONCE;
+    "        // A warp copies a quarter of a stage's rows of X. Its lanes cover so many tokens of so many rows at once.
+        constexpr int QUARTER = X_STEP / 4;
+        constexpr int LANES = TOKENS / 8 < 32 ? TOKENS / 8 : 32, AT_ONCE = 32 / LANES, COUNT = QUARTER / AT_ONCE;
         constexpr int PARTS = (TOKENS + 255) / 256;
         const int sub = lane / LANES;
         // Chunk of 64 tokens, then rows of 128 bytes, pieces of 16 exchanged by the row's number.
-        const unsigned chunk = lane % LANES / 8 * (STEP * 128) + warp * 2048 + sub * 128, within = lane % 8;
+        const unsigned chunk = lane % LANES / 8 * (X_STEP * 128) + warp * (QUARTER * 128) + sub * 128, within = lane % 8;
         // Rows of X up to `most` begin at an offset of 32 bits.
         const unsigned row_bytes = (unsigned)m * 2, most = 0xffffffffu / row_bytes;
         // Of a register's two steps, how many have all columns there, up to the first that has not.
@@ -168,16 +169,16 @@ pub(super) const PLACE: &str =
         };
 ";
 
-/// A loop that copies the rows of steps one after another.
+/// A loop that copies the rows of stages one after another.
 pub(super) struct StepLoop<'a> {
     /// Whether all rows and tokens are there and offsets have 32 bits: known beforehand, the loop is kept free of what others need.
     /// The copying warps bound kernels that gather: with that in the same loop and offsets of 64 bits they take 8 % more time.
     pub plain: bool,
     /// `for (…) {`, with its pragma and what ends an unrolled one.
     pub head: &'a str,
-    /// Code for `column`: step `u`'s columns in 16 lanes from `u % 2 * 16` on.
+    /// Code for `column`: stage `u`'s columns in QUARTER lanes from `u * QUARTER % 32` on.
     pub column: &'a str,
-    /// Code for `xs`, the place of the step's X; and the copy of its weights.
+    /// Code for `xs`, the place of the stage's X; and the copy of its weights.
     pub stage: &'a str,
     /// Whether lanes exchange offsets before they wait for the stage.
     pub offsets_first: bool,
@@ -191,7 +192,7 @@ impl StepLoop<'_> {
             (
                 "unsigned",
                 "(unsigned)column * row_bytes",
-                "        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+                "        copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                    source + offsets[i] + p * 512);
 ",
             )
@@ -200,14 +201,14 @@ impl StepLoop<'_> {
                 "int",
                 "column",
                 "        const bool kept = token + p * 256 < m && offsets[i] >= 0;
-        copy_chunk(to + p * (4 * STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
+        copy_chunk(to + p * (4 * X_STEP * 128) + i * AT_ONCE * 128 + ((within ^ ((i * AT_ONCE + sub) & 7)) << 4),
                    source + (kept ? (size_t)offsets[i] * row_bytes + p * 512 : 0), kept);
 ",
             )
         };
         let offsets = format!(
             "// A lane's rows come to the first lanes of its LANES; from there, to all of them.
-const {element} own = __shfl_sync(0xffffffffu, {held}, u % 2 * 16 + lane % LANES * AT_ONCE + sub);
+const {element} own = __shfl_sync(0xffffffffu, {held}, u * QUARTER % 32 + lane % LANES * AT_ONCE + sub);
 {element} offsets[COUNT];
 #pragma unroll
 for (int i = 0; i < COUNT; ++i) offsets[i] = __shfl_sync(0xffffffffu, own, i, LANES);

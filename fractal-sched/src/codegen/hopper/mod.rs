@@ -41,21 +41,25 @@ use fractal_dsl::{DType, Intrinsic};
 /// Bytes of barriers, and what the first stage may lose to its alignment.
 pub(super) const BARRIER_BYTES: usize = 256 + 1024;
 
-/// Tokens of a multiplying warpgroup.
+/// Tokens of a multiplying warpgroup. Where weights stay, each has all of a block's.
 pub(super) fn group_tokens(config: &KernelConfig) -> usize {
-    if config.rows == 128 { config.tokens } else { config.tokens / 2 }
+    if config.rows == 128 || config.resident > 0 { config.tokens } else { config.tokens / 2 }
 }
 
 /// Tokens that a warp stages at a time for its stores.
 pub(super) fn chunk(config: &KernelConfig) -> usize {
-    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X.
-    let most = if config.tokens == 512 { 16 } else { 64 };
+    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X, nor beside 96 KiB of weights that stay.
+    let most = match config.resident {
+        0 if config.tokens == 512 => 16,
+        0..=8 => 64,
+        _ => 32,
+    };
     (group_tokens(config) / config.split).min(most)
 }
 
 /// Buffers of results of a warp or warpgroup: two that take turns, or as many as there are where few weights stay.
 fn buffers(config: &KernelConfig) -> usize {
-    if config.runs && config.resident == 4 { 4 } else { 2 }
+    if config.runs && (config.rows, config.resident) == (128, 4) { 4 } else { 2 }
 }
 
 /// Bytes of staging: 16 rows of each multiplying warp, in all buffers.
@@ -80,7 +84,8 @@ constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
         ),
     };
     let constants = format!(
-        "constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
+        "constexpr int X_STEP = {};           // columns of X a stage
+constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
 constexpr unsigned STAGING_BYTES = {};
 constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
 constexpr int SPLIT = {};            // blocks that share the steps of a tile
@@ -91,6 +96,7 @@ constexpr int STORES = CHUNK / 16;  // 16-byte stores of a lane for them
 constexpr int BUFFERS = {};          // of such chunks
 constexpr int TOGETHER = BUFFERS / 2;  // of which leave at a time
 ",
+        config.x_step(),
         config.stage_bytes(),
         staging_bytes(config),
         group_tokens(config),

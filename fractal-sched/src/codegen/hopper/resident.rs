@@ -1,9 +1,10 @@
-//! `wgmma` with few kept columns: the weights of a tile of 128 rows stay in shared memory while the block goes over
-//! the tokens.
+//! `wgmma` with few kept columns: the weights of a tile stay in shared memory while the block goes over the tokens.
 //!
-//! The two multiplying warpgroups take token tiles in turn, each all 128 rows, so that one stores its results while the
-//! other multiplies. Stages hold X alone. A block has items that follow one another, tile by tile, so that it changes
-//! weights seldom; that is announced by two barriers: the weights are there, and both warpgroups are done with the last.
+//! The two multiplying warpgroups take token tiles in turn, each all rows, so that one stores its results while the
+//! other multiplies. Stages hold X alone, of tiles of 64 rows with many steps half a step. A block has items that follow one
+//! another, tile by tile, so that it changes weights seldom; that is announced by two barriers: the weights are there, and both
+//! warpgroups are done with the last. Of a tile's tokens blocks begin with those that others have at that time, since
+//! the second-level cache is fastest where many read the same.
 
 use super::KernelConfig;
 use super::finish::{buffers_of_group, end, finish};
@@ -14,13 +15,16 @@ use super::multiply::fence;
 /// Constants, then everything between the signature and the end of the kernel.
 pub(super) fn constants(config: &KernelConfig) -> String {
     format!(
-        "constexpr int RESIDENT = {};         // steps of W at most, all of them in shared memory\n",
+        "constexpr int RESIDENT = {};         // steps of W at most, all of them in shared memory
+constexpr int HALVES = ROWS / 64;    // of 64 rows, that a warpgroup multiplies
+constexpr int PER_STEP = STEP / X_STEP;  // stages of X
+",
         config.resident
     )
 }
 
 pub(super) fn body(config: &KernelConfig) -> String {
-    let producer = if config.column_run > 0 { box_producer() } else { producer() };
+    let producer = if config.column_run > 0 { box_producer() } else { producer(config) };
     [place(config), producer, consumer(config)].concat()
 }
 
@@ -47,10 +51,20 @@ fn place(config: &KernelConfig) -> String {
     const int token_tiles = (m + TOKENS - 1) / TOKENS;
     const long long items = (long long)tiles * token_tiles;
     const int from = (int)(items * blockIdx.x / gridDim.x), to = (int)(items * (blockIdx.x + 1) / gridDim.x);
+    // Of more tiles than blocks, blocks go over the tokens in step: a tile's items begin with the tokens that let the last block
+    // which has some of them begin its own with the first.
+    auto first_tokens = [&](unsigned tile) {
+        if (tiles <= gridDim.x) return 0u;
+        const unsigned block = ((tile + 1) * gridDim.x + tiles - 1) / tiles - 1;
+        const unsigned begins = tiles * block % gridDim.x * token_tiles / gridDim.x;
+        return begins == 0 ? 0 : token_tiles - begins;
+    };
     // Of an item: its tile of rows, and its tile of tokens.
-    int of_rows = from / token_tiles, of_tokens = from % token_tiles;
-    auto go_on = [&]() {
-        if (++of_tokens == token_tiles) of_tokens = 0, ++of_rows;
+    int of_rows = from / token_tiles;
+    int of_tokens = (first_tokens(of_rows) + from % token_tiles) % token_tiles;
+    auto go_on = [&](int item) {
+        if (++of_tokens == token_tiles) of_tokens = 0;
+        if (item == (of_rows + 1) * token_tiles) of_tokens = first_tokens(++of_rows);
     };
 
 "
@@ -74,7 +88,7 @@ fn box_producer() -> String {
         int starts[RESIDENT / 4];
         int tile = -1, steps = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item, go_on()) {{
+        for (int item = from; item < to; go_on(++item)) {{
             if (of_rows != tile) {{
                 tile = of_rows;
                 const int first = load_now(begin + tile);
@@ -115,20 +129,20 @@ fn box_producer() -> String {
     )
 }
 
-fn producer() -> String {
-    // Unrolled, since columns lie in registers; rolled, with one of them selected, a kernel spilled.
+fn producer(config: &KernelConfig) -> String {
+    let [unrolled, rolled] = [
+        "#pragma unroll\nfor (int u = 0; u < 4 * PER_STEP; ++u) {\n    if (ahead + u >= plain) break;\n",
+        "#pragma unroll 1\nfor (int u = ahead < plain ? plain - ahead : 0; u < 4 * PER_STEP && ahead + u < count; ++u) {\n",
+    ];
     let rows = |plain| {
         StepLoop {
             plain,
-            head: if plain {
-                "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u >= plain) break;\n"
-            } else {
-                "#pragma unroll\nfor (int u = 0; u < RESIDENT; ++u) {\n    if (u < plain) continue;\n    if (u >= steps) break;\n"
-            },
-            column: "const int column = columns_here[u / 2];\n",
+            head: if plain { unrolled } else { rolled },
+            column: "const int column = u < 2 * PER_STEP ? columns_here[0] : columns_here[1];\n",
             stage: "const unsigned xs = base + stage * STAGE_BYTES;\n",
-            offsets_first: false,
-            indent: "            ",
+            // Measured: 3 % faster with as many steps, up to 8 % slower with fewer (docs/perf-log.md).
+            offsets_first: config.resident == 8,
+            indent: "                ",
         }
         .code()
     };
@@ -136,20 +150,21 @@ fn producer() -> String {
     format!(
         "    if (group == 2) {{
         give_registers<72>();
-{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows; and how many steps have all, up
-        // to the first that has not: as a rule a tile's last.
+{PLACE}        // The columns of a tile: two steps a register, 16 lanes each, this warp's rows as stages have them; and how many
+        // steps have all, up to the first that has not: as a rule a tile's last.
         int columns_here[RESIDENT / 2];
         int tile = -1, steps = 0, whole = 0, changes = 0, stage = 0;
         unsigned phase = 0;
-        for (int item = from; item < to; ++item, go_on()) {{
+        for (int item = from; item < to; go_on(++item)) {{
             if (of_rows != tile) {{
                 tile = of_rows;
                 const int first = load_now(begin + tile);
                 steps = load_now(begin + tile + 1) - first;
+                const int mine = lane % 16 / QUARTER * X_STEP + warp * QUARTER + lane % QUARTER;
 #pragma unroll
                 for (int i = 0; i < RESIDENT / 2; ++i) {{
                     const int step = i * 2 + lane / 16;
-                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + warp * 16 + lane % 16) : 0;
+                    columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + mine) : 0;
                 }}
                 if (warp == 0 && lane == 0) {{
 {LOAD_WEIGHTS}                }}
@@ -167,8 +182,17 @@ fn producer() -> String {
             }}
             const int m0 = of_tokens * TOKENS, token = m0 + lane % LANES * 8;
             const char* const source = (const char*)(x + (token < m ? token : 0));
-            const int plain = m0 + TOKENS <= m ? whole : 0;
-{plain}{others}        }}
+            const int count = steps * PER_STEP, plain = m0 + TOKENS <= m ? whole * PER_STEP : 0;
+            // Four steps at a time: their columns come to the first two registers. All in one piece would be too much code.
+#pragma unroll 1
+            for (int ahead = 0; ahead < RESIDENT * PER_STEP; ahead += 4 * PER_STEP) {{
+{plain}{others}                const int done[2] = {{columns_here[0], columns_here[1]}};
+#pragma unroll
+                for (int i = 2; i < RESIDENT / 2; ++i) columns_here[i - 2] = columns_here[i];
+                columns_here[RESIDENT / 2 - 2] = done[0];
+                columns_here[RESIDENT / 2 - 1] = done[1];
+            }}
+        }}
         // No copy may be under way when the block ends.
         asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
         return;
@@ -187,7 +211,7 @@ fn consumer(config: &KernelConfig) -> String {
     } else {
         ""
     };
-    let declared: String = (0..config.biases()).map(|b| format!("    float bias{b}_rows[4];\n")).collect();
+    let declared: String = (0..config.biases()).map(|b| format!("    float bias{b}_rows[2 * HALVES];\n")).collect();
     let fetched: String = (0..config.biases())
         .map(|b| format!("                bias{b}_rows[h] = load_now(bias{b} + (n_row < 0 ? 0 : n_row));\n"))
         .collect();
@@ -196,7 +220,7 @@ fn consumer(config: &KernelConfig) -> String {
     } else {
         format!(
             "#pragma unroll
-            for (int h = 0; h < 4; ++h) {{
+            for (int h = 0; h < 2 * HALVES; ++h) {{
                 const int n_row = __shfl_sync(0xffffffffu, tile_rows[h / 2], lane / 4 + h % 2 * 8);
 {fetched}            }}
 "
@@ -215,29 +239,29 @@ fn consumer(config: &KernelConfig) -> String {
         "    take_registers<216>();
     int stage = 0;
     unsigned phase = 0;
-    const unsigned long long xs = descriptor(base, STEP * 128, 1024);
+    const unsigned long long xs = descriptor(base, X_STEP * 128, 1024);
     const unsigned long long ws = descriptor(weights, 16, 1024);
 {own_staging}    // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
-    int tile = -1, steps = 0, changes = 0, tile_rows[2];
+    int tile = -1, steps = 0, changes = 0, tile_rows[HALVES];
 {declared}    bool changed = false;
     dependency_wait();
     if (group == 1) pass_turn(1);
-    for (int item = from; item < to; ++item, go_on()) {{
+    for (int item = from; item < to; go_on(++item)) {{
         if (of_rows != tile) {{
             // Done with the last weights, if they have come at all: a warpgroup may have had no item of them.
             if (changed) barrier_wait(weights_there, (changes - 1) & 1);
             if (tile >= 0 && lane == 0) barrier_arrive(weights_done);
             tile = of_rows;
             steps = uniform(load_now(begin + tile + 1) - load_now(begin + tile));
-            tile_rows[0] = load_now(rows + tile * ROWS + warp * 16 + lane % 16);
-            tile_rows[1] = load_now(rows + tile * ROWS + 64 + warp * 16 + lane % 16);
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) tile_rows[half] = load_now(rows + tile * ROWS + half * 64 + warp * 16 + lane % 16);
 {biases}            changed = true;
             ++changes;
         }}
         if ((item - from) % 2 != group) {{
             // The other warpgroup's stages.
-            phase ^= (stage + steps) / STAGES & 1;
-            stage = (stage + steps) % STAGES;
+            phase ^= (stage + steps * PER_STEP) / STAGES & 1;
+            stage = (stage + steps * PER_STEP) % STAGES;
             continue;
         }}
         if (changed) barrier_wait(weights_there, (changes - 1) & 1);
@@ -246,23 +270,25 @@ fn consumer(config: &KernelConfig) -> String {
         // The other has begun its last step, and seen all stages before this one's full: of a stage, no phase is missed.
         take_turn(group);
         // The first multiplication sets them.
-        float upper[TOKENS / 2], lower[TOKENS / 2];
+        float sums[HALVES][TOKENS / 2];
         int previous = 0;
-        for (int step = 0; step < steps; ++step) {{
+        // A stage at a time.
+        const int count = steps * PER_STEP;
+        for (int part = 0; part < count; ++part) {{
             barrier_wait(full + 8 * stage, phase);
 {fence}            wgmma_begin();
 #pragma unroll
-            for (int depth = 0; depth < STEP / 16; ++depth) {{
-                const unsigned long long w = advance(ws, step * (W_STAGE * 2) + depth * 32);
+            for (int depth = 0; depth < X_STEP / 16; ++depth) {{
+                const unsigned long long w = advance(ws, part / PER_STEP * (W_STAGE * 2) + part % PER_STEP * (X_STEP * 2) + depth * 32);
                 const unsigned long long b = advance(xs, stage * STAGE_BYTES + depth * 2048);
-                multiply(upper, w, b, step > 0 || depth > 0);
-                multiply(lower, advance(w, 64 * 128), b, step > 0 || depth > 0);
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half) multiply(sums[half], advance(w, half * (64 * 128)), b, part > 0 || depth > 0);
             }}
             wgmma_commit();
-            if (step + 1 == steps) pass_turn(group);
+            if (part + 1 == count) pass_turn(group);
             // The step before is done: its stage may be filled again.
             wgmma_wait<1>();
-            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            if (part > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
             previous = stage;
             if (++stage == STAGES) {{
                 stage = 0;
@@ -272,21 +298,20 @@ fn consumer(config: &KernelConfig) -> String {
 {claim}        wgmma_wait<0>();
         if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
 #pragma unroll
-        for (int i = 0; i < TOKENS / 2; ++i) {{
+        for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
             // The compiler does not see that the instruction writes later than it is issued.
-            asm volatile(\"\" : \"+f\"(upper[i]), \"+f\"(lower[i])::\"memory\");
+            asm volatile(\"\" : \"+f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)])::\"memory\");
         }}
         if (steps == 0) {{
             pass_turn(group);
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; ++i) {{
-                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(upper[i]));
-                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(lower[i]));
+            for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
+                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)]));
             }}
         }}
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {{
-            float (&acc)[TOKENS / 2] = half == 0 ? upper : lower;
+        for (int half = 0; half < HALVES; ++half) {{
+            float (&acc)[TOKENS / 2] = sums[half];
             const int numbers = tile_rows[half];
 {here}{finish}        }}
     }}

@@ -1,6 +1,7 @@
 //! Stage: the weights of a tile come by stages, or stay in shared memory while tokens pass.
 
 use super::{Definition, Family, Rule, closing};
+use crate::codegen::KernelConfig;
 use crate::egraph::schedule::Choice;
 use fractal_dsl::Intrinsic;
 
@@ -15,22 +16,26 @@ pub(super) const RULES: &[Definition] = &[
         rule: rule("weights-by-stages", "(run p (resident:false …))", "always", "each step brings its weights"),
         rewrites: |name, _| vec![closing(name, Choice::Resident(false), |_, _, _| true)],
     },
-    // (run p (cluster:1x1 s)) -> (run p (resident:true (cluster:1x1 s))) of tiles of at most 512 columns
+    // (run p (cluster:1x1 s)) -> (run p (resident:true (cluster:1x1 s))) of tiles of few columns
     Definition {
         rule: rule(
             "weights-resident",
             "(run p (resident:true …))",
-            "wgmma with 128 rows and 128 tokens, a block alone, no stored zeros, at most 8 steps in every tile",
+            "wgmma, a block alone, no stored zeros; 128 rows, 128 tokens, at most 8 steps in every tile, or 64, 256, 16",
             "weights are the same for all tokens",
         ),
         rewrites: |name, _| {
             vec![closing(name, Choice::Resident(true), |context, facts, schedule| {
                 let request = &schedule.request;
-                let tiles = facts.dense.filter(|t| !facts.ragged && t.columns.div_ceil(64) <= 8);
+                let (Some(tiles), Some(rows)) = (facts.dense.filter(|_| !facts.ragged), request.rows) else {
+                    return false;
+                };
                 let alone = (request.split, request.share) == (Some(1), Some(1));
-                (request.intrinsic, request.rows, request.tokens) == (Some(Intrinsic::Wgmma), Some(128), Some(128))
+                (request.intrinsic, request.tokens)
+                    == (Some(Intrinsic::Wgmma), Some(KernelConfig::resident_tokens(rows)))
                     && alone
-                    && tiles.is_some_and(|t| !context.stores_zeros(Intrinsic::Wgmma, 128, &t))
+                    && KernelConfig::resident_steps(rows, tiles.columns.div_ceil(64)).is_some()
+                    && !context.stores_zeros(Intrinsic::Wgmma, rows, &tiles)
             })]
         },
     },

@@ -126,7 +126,8 @@ fn run_blocks(
     for (own, columns) in &blocks {
         let steps: Vec<&[Option<usize>]> = columns.chunks(step).collect();
         if request.resident == Some(true) {
-            assert!(steps.len() <= 8, "{} steps stay", steps.len());
+            let most = KernelConfig::resident_steps(rows, steps.len());
+            assert!(most.is_some(), "{} steps of {rows} rows stay", steps.len());
         }
         for first in (0..m).step_by(tokens) {
             for part in steps.chunks(steps.len().div_ceil(request.split.unwrap()).max(1)) {
