@@ -248,8 +248,15 @@ const ASKED: &[Asked] = &[
     ("gemm_wgmma_f16_128x256x64_share2", "tw:128", DType::F16, (260, 3000, 1032), "cluster(m, 2)"),
     ("resident4", "tw:128", DType::F16, (260, 900, 264), "resident(w)"),
     // More tiles than multiprocessors.
-    ("64x256x64_resident4", "tw:64", DType::F16, (8600, 900, 264), "tile(n, 64); resident(w)"),
+    ("64x256x64_resident4", "tw:64", DType::F16, (8600, 900, 1032), "tile(n, 64); resident(w)"),
     ("64x256x64_resident8", "tw:64", DType::BF16, (260, 1900, 264), "resident(w)"),
+    (
+        "64x256x64_resident4_boxes16",
+        "bw:64x16",
+        DType::BF16,
+        (260, 900, 520),
+        "tile(n, 64); condense(x, 16); resident(w)",
+    ),
     ("64x256x64_resident4_boxes64", "bw:64x64", DType::F16, (260, 900, 1032), "tile(n, 64); resident(w)"),
     ("64x256x64_resident12", "tw:64", DType::F16, (260, 2900, 520), "resident(w)"),
     ("64x256x64_resident12_boxes64", "bw:64x64", DType::BF16, (260, 2900, 520), "resident(w)"),

@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
     resident("tw:64", DType::BF16, (330, 1900, 1032), &["residual"]),
     resident("shfl-vw:64", DType::F16, (330, 2900, 520), &["relu"]),
     resident("tw:64", DType::BF16, (450, 3900, 776), &["bias", "gelu"]),
-    resident("tw-global:64", DType::F16, (130, 1300, 264), &[]),
+    resident("tw-global:64", DType::F16, (330, 1300, 264), &[]),
     resident("bw:64x64", DType::F16, (330, 1000, 520), &["bias", "relu"]),
     resident("bw:64x64", DType::BF16, (200, 3072, 776), &[]),
     resident("bw:64x64", DType::F16, (200, 4096, 264), &[]),

@@ -134,22 +134,33 @@ fn configs() -> Vec<KernelConfig> {
     // The other type differs in its conversions alone.
     let config = plan("tw:128", DType::BF16).hopper_config(128, RUNS, 256, [1, 1]).expect("it fits");
     configs.extend(epilogues.map(|epilogue| KernelConfig { epilogue: epilogue.to_vec(), ..config.clone() }));
-    for (dtype, rows, steps) in
-        [(DType::F16, 128, 4), (DType::BF16, 128, 8), (DType::BF16, 64, 4), (DType::F16, 64, 8), (DType::F16, 64, 16)]
-    {
+    for (dtype, rows, steps) in [
+        (DType::F16, 128, 4),
+        (DType::BF16, 128, 8),
+        (DType::BF16, 64, 4),
+        (DType::F16, 64, 8),
+        (DType::BF16, 64, 12),
+        (DType::F16, 64, 16),
+    ] {
         for (at, epilogue) in epilogues.iter().chain(&crowded).enumerate() {
             for runs in [true, false] {
-                let traits = Traits { runs, column_run: [0, 64, 8][at % 3], residue: at % 4 == 1, ..RUNS };
+                let traits = Traits { runs, column_run: [0, 64, 8][at % 3], ..RUNS };
                 let config = plan("tw:128", dtype).resident_config(rows, traits, steps).expect("it fits");
                 let config = KernelConfig { epilogue: epilogue.to_vec(), ..config };
                 configs.extend(config.check().is_ok().then_some(config));
             }
         }
     }
+    // Small boxes, where a schedule asks for them; and boxes with the epilogues that the turns above leave out.
     let boxes = Traits { column_run: 64, ..RUNS };
-    configs.extend(
-        [RUNS, boxes].map(|traits| plan("bw:64x64", DType::BF16).resident_config(64, traits, 12).expect("it fits")),
-    );
+    for (epilogue, steps) in epilogues.iter().flat_map(|epilogue| [(epilogue, 4), (epilogue, 12)]) {
+        let config = plan("bw:64x64", DType::BF16).resident_config(64, boxes, steps).expect("it fits");
+        configs.extend([64, 16].map(|column_run| KernelConfig {
+            column_run,
+            epilogue: epilogue.to_vec(),
+            ..config.clone()
+        }));
+    }
     for (at, (tokens, vector)) in
         [8, 16, 32].into_iter().flat_map(|tokens| [1, 2, 4, 8].map(|vector| (tokens, vector))).enumerate()
     {
@@ -169,13 +180,14 @@ fn configs() -> Vec<KernelConfig> {
     configs
 }
 
-/// The same with elements on top of the tiles: on Hopper with the epilogues of most and of least registers, all residents and every
-/// other one of the rest; elsewhere some.
+/// The same with elements on top of the tiles: on Hopper all residents, and of the rest with the epilogues of most and of least
+/// registers every other one; elsewhere some.
 fn configs_with_residue() -> Vec<KernelConfig> {
     let chosen = |at: usize, config: &KernelConfig| {
         let ends =
             config.epilogue.is_empty() || config.residuals() > 0 && !config.epilogue.contains(&EpilogueStep::Silu);
-        if config.is_hopper() { ends && (at.is_multiple_of(2) || config.resident > 0) } else { at.is_multiple_of(3) }
+        let every = config.resident > 0;
+        if config.is_hopper() { every || ends && at.is_multiple_of(2) } else { at.is_multiple_of(3) }
     };
     let configs = configs().into_iter().enumerate().filter(|(at, config)| chosen(*at, config));
     let with = configs.map(|(_, config)| KernelConfig { residue: true, ..config });

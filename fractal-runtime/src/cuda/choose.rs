@@ -172,6 +172,33 @@ mod tests {
     }
 
     #[test]
+    fn weights_stay_where_there_is_room() {
+        let pattern = "tw:64".parse::<Named>().unwrap().pattern(4096, 4096, 0.25).unwrap();
+        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
+        let of = |rows, column_run, steps| {
+            let traits = Traits { runs: true, stored_zeros: false, column_run, residue: false };
+            plan.resident_config(rows, traits, steps)
+                .map(|c| (c.tokens, c.resident, c.column_run, c.x_step(), c.stages))
+        };
+        // Small boxes give way to rows, and so do all where no three steps of X fit.
+        for (rows, run, steps, expected) in [
+            (128, 64, 4, Some((128, 4, 64, 64, 6))),
+            (128, 16, 5, Some((128, 8, 16, 64, 4))),
+            (128, 0, 9, None),
+            (64, 64, 1, Some((256, 4, 64, 64, 5))),
+            (64, 16, 4, Some((256, 4, 0, 64, 5))),
+            (64, 64, 8, Some((256, 8, 64, 64, 4))),
+            (64, 64, 9, Some((256, 12, 64, 64, 3))),
+            (64, 0, 12, Some((256, 12, 0, 32, 7))),
+            (64, 64, 13, Some((256, 16, 0, 32, 5))),
+            (64, 0, 17, None),
+            (32, 0, 1, None),
+        ] {
+            assert_eq!(of(rows, run, steps), expected, "{steps} steps of {rows} rows, runs of {run}");
+        }
+    }
+
+    #[test]
     fn tiles_fill_the_multiprocessors() {
         for (rows, n, k, m, expected) in [
             (128, 4096, 4096, 4096, "128x256x64"),

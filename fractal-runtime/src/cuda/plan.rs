@@ -428,11 +428,18 @@ impl KernelPlan {
             return Ok((rows, false));
         }
         // Parts of the peak, estimated from what a block of that height loads for each multiplication.
-        let efficiency = match (self.intrinsic, self.hopper) {
+        let of_heights = match (self.intrinsic, self.hopper) {
             (Intrinsic::Ffma, _) => [0.4, 0.7, 0.9, 1.0],
             (_, false) => [0.25, 0.45, 0.75, 1.0],
             (_, true) if self.only_hopper() => [0.0, 0.0, 0.74, 1.0],
             (_, true) => [0.15, 0.3, 0.74, 1.0],
+        };
+        let hopper = self.hopper && self.intrinsic == Intrinsic::MmaSync;
+        let efficiency = |rows: usize, columns: Option<usize>| {
+            // Weights that stay make 64 rows faster; 128 rows have them for fewer columns, with less to gain.
+            let stay = columns.and_then(|columns| KernelConfig::resident_steps(64, columns.div_ceil(64)));
+            let height = HEIGHTS.iter().position(|&height| height == rows).unwrap_or(0);
+            if hopper && rows == 64 && stay.is_some() { 0.82 } else { of_heights[height] }
         };
         Ok(choose_rows(tiles, self.pattern.n(), efficiency))
     }

@@ -91,21 +91,25 @@ const SHARED: f64 = 1.05;
 
 /// The height of blocks with the least expected time, and whether it makes tiles share blocks.
 ///
-/// `efficiency` gives, for 16, 32, 64 and 128 rows, the part of the instruction's peak that a block of them reaches; 0 where
-/// there is no such kernel.
-pub fn choose_rows(tiles: &[RecordedTile], n: usize, efficiency: [f64; 4]) -> (usize, bool) {
-    let time = |at: usize| {
-        let rows = 16 << at;
+/// `efficiency` gives, for 16, 32, 64 and 128 rows, the part of the instruction's peak that a block of them reaches, which may depend
+/// on the most columns of one, none where tiles share blocks; 0 where there is no such kernel.
+pub fn choose_rows(
+    tiles: &[RecordedTile],
+    n: usize,
+    efficiency: impl Fn(usize, Option<usize>) -> f64,
+) -> (usize, bool) {
+    let time = |rows: usize| {
         let blocks = blocks(tiles, rows, true);
         let stored: usize = blocks.iter().map(|b| b.columns.len() * rows).sum();
         let shared = blocks.iter().any(|b| b.parts.len() > 1);
-        (if shared { SHARED } else { 1.0 } * stored as f64 / efficiency[at], shared)
+        let most = blocks.iter().map(|b| b.columns.len()).max().filter(|_| !shared);
+        (if shared { SHARED } else { 1.0 } * stored as f64 / efficiency(rows, most), shared)
     };
-    let there = (0..4).filter(|&at| efficiency[at] > 0.0);
-    let least = there.clone().next().unwrap_or(0);
-    let fitting = there.filter(|&at| at == least || 16 << (at - 1) < n);
-    let best = fitting.map(|at| (16 << at, time(at))).min_by(|a, b| a.1.0.total_cmp(&b.1.0));
-    best.map_or((16 << least, false), |(rows, (_, shared))| (rows, shared))
+    let there = [16, 32, 64, 128].into_iter().filter(|&rows| efficiency(rows, None) > 0.0);
+    let least = there.clone().next().unwrap_or(16);
+    let fitting = there.filter(|&rows| rows == least || rows / 2 < n);
+    let best = fitting.map(|rows| (rows, time(rows))).min_by(|a, b| a.1.0.total_cmp(&b.1.0));
+    best.map_or((least, false), |(rows, (_, shared))| (rows, shared))
 }
 
 /// Whether blocks of so many rows make tiles share them.

@@ -22,7 +22,7 @@ pub struct KernelConfig {
     pub tokens: usize,
     /// Kept columns a step of the main loop: 64; 16 for `ffma`.
     pub step: usize,
-    /// Steps in flight from global to shared memory: 2 to 8; 3 to 8 for Hopper's kernels.
+    /// Steps, or [halves of them](KernelConfig::x_step), in flight from global to shared memory: 2 to 8; 3 to 8 for Hopper's kernels.
     pub stages: usize,
     /// Blocks, a cluster, that share the steps of a tile: 1, 2 or 4 for Hopper's kernels, 1 elsewhere.
     pub split: usize,

@@ -193,8 +193,11 @@ impl Context {
         let consecutive = tiles.row_run.is_multiple_of(64) || tiles.row_run >= self.n;
         let steps = tiles.columns.div_ceil(64);
         let resident = match request.resident {
-            Some(true) => KernelConfig::resident_steps(rows, steps)
-                .ok_or_else(|| format!("resident: expected fewer steps in a tile of {rows} rows, found {steps}"))?,
+            Some(true) => KernelConfig::resident_steps(rows, steps).ok_or_else(|| {
+                format!(
+                    "resident: expected tiles of 64 rows and at most 16 steps or 128 and 8, found {rows} and {steps}"
+                )
+            })?,
             _ => 0,
         };
         let base = KernelConfig {

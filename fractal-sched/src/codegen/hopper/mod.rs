@@ -48,7 +48,7 @@ pub(super) fn group_tokens(config: &KernelConfig) -> usize {
 
 /// Tokens that a warp stages at a time for its stores.
 pub(super) fn chunk(config: &KernelConfig) -> usize {
-    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X, nor beside 96 KiB of weights that stay.
+    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X; beside 96 KiB of weights that stay they would take a stage's room.
     let most = match config.resident {
         0 if config.tokens == 512 => 16,
         0..=8 => 64,

@@ -140,7 +140,7 @@ fn producer(config: &KernelConfig) -> String {
             head: if plain { unrolled } else { rolled },
             column: "const int column = u < 2 * PER_STEP ? columns_here[0] : columns_here[1];\n",
             stage: "const unsigned xs = base + stage * STAGE_BYTES;\n",
-            // Measured: 3 % faster with as many steps, up to 8 % slower with fewer (docs/perf-log.md).
+            // 3 % faster with 8 steps, up to 8 % slower with 4, the same with more (docs/perf-log.md).
             offsets_first: config.resident == 8,
             indent: "                ",
         }
