@@ -4,7 +4,7 @@
 use super::choose::{self, Load};
 use super::divide::{Gpu, default_choice, least_time};
 use super::residue::DeviceResidue;
-use super::tiles::{DeviceTiles, choose_rows, lay_out, shares_blocks};
+use super::tiles::{DeviceTiles, HEIGHTS, choose_rows, lay_out, shares_blocks};
 use crate::backend::lower_checked;
 use crate::error::Error;
 use crate::gemm::Gemm;
@@ -444,9 +444,6 @@ impl KernelPlan {
         Ok(choose_rows(tiles, self.pattern.n(), efficiency))
     }
 }
-
-/// Heights of tables' tiles, in rows.
-const HEIGHTS: [usize; 4] = [16, 32, 64, 128];
 
 /// Tokens a block of the kernels of any number of tokens, most first.
 const PLAIN_TOKENS: [usize; 4] = [128, 64, 32, 16];

@@ -85,6 +85,9 @@ struct Part<'a> {
     len: usize,
 }
 
+/// Heights of tables' tiles, in rows.
+pub(super) const HEIGHTS: [usize; 4] = [16, 32, 64, 128];
+
 /// What it takes that stored zeros are kept from infinities and that rows are stored one by one, where tiles share blocks: 3 to
 /// 7 % of the time on an H200.
 const SHARED: f64 = 1.05;
@@ -105,8 +108,8 @@ pub fn choose_rows(
         let most = blocks.iter().map(|b| b.columns.len()).max().filter(|_| !shared);
         (if shared { SHARED } else { 1.0 } * stored as f64 / efficiency(rows, most), shared)
     };
-    let there = [16, 32, 64, 128].into_iter().filter(|&rows| efficiency(rows, None) > 0.0);
-    let least = there.clone().next().unwrap_or(16);
+    let there = HEIGHTS.into_iter().filter(|&rows| efficiency(rows, None) > 0.0);
+    let least = there.clone().next().unwrap_or(HEIGHTS[0]);
     let fitting = there.filter(|&rows| rows == least || rows / 2 < n);
     let best = fitting.map(|rows| (rows, time(rows))).min_by(|a, b| a.1.0.total_cmp(&b.1.0));
     best.map_or((least, false), |(rows, (_, shared))| (rows, shared))

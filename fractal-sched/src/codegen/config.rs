@@ -201,6 +201,11 @@ impl KernelConfig {
         hopper::chunk(self)
     }
 
+    /// Whether the epilogue has a function that takes many registers.
+    pub(super) fn is_curved(&self) -> bool {
+        self.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu))
+    }
+
     /// Bias operands of the epilogue.
     pub fn biases(&self) -> usize {
         count(&self.epilogue, |s| if let EpilogueStep::Bias(number) = s { Some(*number) } else { None })
@@ -378,7 +383,7 @@ impl KernelConfig {
             return Err("wgmma_sp: expected no stored zeros, since a place holds two of four".into());
         }
         // Half of a warpgroup's tokens are sums of a thread; what else it needs must fit beside them.
-        let curved = self.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu));
+        let curved = self.is_curved();
         let (residuals, zeros) = (self.residuals(), self.stored_zeros);
         let crowded = match hopper::group_tokens(self) {
             256 => {

@@ -7,7 +7,6 @@
 //! block that go over the same tokens meet rows in the first-level cache now and then.
 
 use super::KernelConfig;
-use crate::schedule::EpilogueStep;
 
 /// `acc` of Hopper's kernels: PIECE tokens of the warp's 16 rows from the tile's row `row0` on.
 pub(super) fn hopper(config: &KernelConfig, piece: usize, row0: &str) -> String {
@@ -17,10 +16,9 @@ pub(super) fn hopper(config: &KernelConfig, piece: usize, row0: &str) -> String 
     // As many loads under way as the registers allow that the sums and the rest leave.
     let resident = config.resident > 0;
     let (zeros, residuals) = (config.stored_zeros, config.residuals() > 0);
-    let curved = config.epilogue.iter().any(|step| matches!(step, EpilogueStep::Gelu | EpilogueStep::Silu));
     let batch = match piece > 128 || resident {
         true if resident && residuals => 1,
-        true if zeros || residuals || resident && (curved || !config.runs) => 2,
+        true if zeros || residuals || resident && (config.is_curved() || !config.runs) => 2,
         _ => 4,
     };
     let tokens = piece.min(if resident && (residuals || !config.runs) { 32 } else { 64 });
