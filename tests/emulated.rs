@@ -92,6 +92,17 @@ const CASES: &[Case] = &[
     resident("bw:64x64+2%", DType::F16, (200, 1000, 520), &["residual"]),
     resident("tw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
     resident("bw:128x64+2%", DType::BF16, (200, 900, 264), &["residual"]),
+    // With 2 of 4 kept: odd and even steps, by rows and by boxes.
+    resident("tvw:128", DType::F16, (300, 700, 1000), &["bias", "gelu"]),
+    resident("tvw:128", DType::BF16, (600, 300, 392), &["residual"]),
+    resident("2:4", DType::F16, (300, 500, 264), &["bias"]),
+    resident("2:4", DType::BF16, (200, 300, 520), &[]),
+    Case { rows_of_x: true, ..resident("2:4", DType::F16, (200, 300, 392), &["silu"]) },
+    resident("vnm:64", DType::F16, (200, 900, 520), &["bias"]),
+    resident("vnm:64", DType::BF16, (330, 1990, 1032), &["residual"]),
+    resident("perm-2:4", DType::BF16, (130, 400, 264), &["bias"]),
+    resident("tvw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
+    resident("2:4+3%", DType::BF16, (200, 300, 264), &["residual"]),
     // One tile of tokens: the weights of all stages come early.
     case("tw:128", DType::BF16, (260, 2600, 32), 64, 1, &["bias"]),
     case("tw-global:128", DType::F16, (300, 1000, 40), 64, 2, &["relu"]),

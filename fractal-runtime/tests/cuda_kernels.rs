@@ -151,6 +151,17 @@ fn configs() -> Vec<KernelConfig> {
             }
         }
     }
+    let sparse = [(DType::F16, 128, 4), (DType::BF16, 128, 8), (DType::BF16, 64, 8), (DType::F16, 64, 16)];
+    for (dtype, rows, steps) in sparse {
+        for (at, epilogue) in epilogues.iter().chain(&crowded).enumerate() {
+            for runs in [true, false] {
+                let traits = Traits { runs, column_run: [0, 64][(at + usize::from(runs)) % 2], ..RUNS };
+                let config = plan("2:4", dtype).resident_config(rows, traits, steps).expect("it fits");
+                let config = KernelConfig { epilogue: epilogue.to_vec(), ..config };
+                configs.extend(config.check().is_ok().then_some(config));
+            }
+        }
+    }
     // Small boxes, where a schedule asks for them; and boxes with the epilogues that the turns above leave out.
     let boxes = Traits { column_run: 64, ..RUNS };
     for (epilogue, steps) in epilogues.iter().flat_map(|epilogue| [(epilogue, 4), (epilogue, 12)]) {

@@ -200,6 +200,20 @@ fn generated_kernels_are_as_before() {
             },
         ),
         (
+            "wgmma_sp_resident",
+            "vnm:64",
+            0.25,
+            KernelConfig {
+                intrinsic: Intrinsic::WgmmaSp,
+                rows: 64,
+                tokens: 256,
+                stages: 4,
+                resident: 8,
+                runs: true,
+                ..half.clone()
+            },
+        ),
+        (
             "wgmma_early_boxes",
             "bw:128x64",
             0.25,

@@ -84,14 +84,14 @@ pub(crate) fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessor
 /// Weights first; then one warpgroup's results leave while the other multiplies, whichever takes longer.
 fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: usize) -> f64 {
     let busy = items.min(multiprocessors).max(1);
-    let multiply = (config.rows * config.tokens * config.step) as f64 / 2048.0;
+    let multiply = (config.rows * config.tokens * config.stored_step()) as f64 / 2048.0;
     let rate = INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy as f64);
     let into = if config.column_run > 0 { rate } else { rate.min(ROWS_INTO_ONE) };
     let results = (config.rows * config.tokens * config.dtype.bytes()) as f64;
     // Results leave by the way that X comes.
     let loaded = (load.longest * config.step * config.tokens * config.dtype.bytes()) as f64 / into + results / BESIDE;
     let item = (load.longest as f64 * multiply).max(loaded).max(0.75 * results / OUT);
-    let weights = (load.longest * config.w_bytes()) as f64 / rate;
+    let weights = (load.longest * (config.w_bytes() + config.position_bytes())) as f64 / rate;
     FILL + weights + items.div_ceil(busy) as f64 * item + results / OUT
 }
 
@@ -195,6 +195,21 @@ mod tests {
             (32, 0, 1, None),
         ] {
             assert_eq!(of(rows, run, steps), expected, "{steps} steps of {rows} rows, runs of {run}");
+        }
+        // With 2 of 4 kept, half as large, with positions.
+        let pattern = "2:4".parse::<Named>().unwrap().pattern(4096, 4096, 0.5).unwrap();
+        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
+        for (rows, run, steps, expected) in [
+            (128, 64, 8, Some(("128x128x64_resident8_boxes64", 64, 7))),
+            (128, 0, 9, None),
+            (64, 0, 8, Some(("64x256x64_resident8", 64, 4))),
+            (64, 16, 13, Some(("64x256x64_resident16", 64, 4))),
+        ] {
+            let traits = Traits { runs: false, stored_zeros: false, column_run: run, residue: false };
+            let config = plan.resident_config(rows, traits, steps);
+            let found = config.map(|c| (c.name(), c.x_step(), c.stages));
+            let expected = expected.map(|(name, step, stages)| (format!("gemm_wgmma_sp_f16_{name}"), step, stages));
+            assert_eq!(found, expected, "{steps} steps of {rows} rows, runs of {run}");
         }
     }
 

@@ -29,7 +29,7 @@ pub struct KernelConfig {
     /// Blocks, a cluster, that take the same tile with tokens that follow one another and share its weights: 1 or 2 for
     /// Hopper's kernels, 1 elsewhere.
     pub share: usize,
-    /// Of `wgmma` kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8, of one of 64 rows also 12 or 16;
+    /// Of Hopper's kernels whose weights stay in shared memory: the most steps of a tile, 4 or 8, of one of 64 rows also 12 or 16;
     /// 0 where they come by stages.
     pub resident: usize,
     /// Elements of X a copy: its rows must be aligned to this many, so tokens must be a multiple.
@@ -125,8 +125,8 @@ impl KernelConfig {
 
     /// Bytes of a stage; those of Hopper's kernels begin at multiples of 1024, which the swizzle needs.
     pub fn stage_bytes(&self) -> usize {
-        let w_bytes = if self.resident > 0 { 0 } else { self.w_bytes() };
-        let bytes = self.x_bytes() + w_bytes + self.position_bytes();
+        let w_bytes = if self.resident > 0 { 0 } else { self.w_bytes() + self.position_bytes() };
+        let bytes = self.x_bytes() + w_bytes;
         if self.is_hopper() { bytes.next_multiple_of(1024) } else { bytes }
     }
 
@@ -155,6 +155,7 @@ impl KernelConfig {
     }
 
     /// The same: for how many steps of a tile there is a kernel that keeps `steps` of so many rows; none where these are too many.
+    /// With 2 of 4 kept there is room for more, but from 12 steps of 128 rows on wider tiles are faster (docs/perf-log.md).
     pub fn resident_steps(rows: usize, steps: usize) -> Option<usize> {
         let most: &[usize] = match rows {
             64 => &[4, 8, 12, 16],
@@ -164,10 +165,11 @@ impl KernelConfig {
         most.iter().copied().find(|&most| steps <= most)
     }
 
-    /// Columns of X a stage of Hopper's kernels: those of a step; half of them where many weights stay, whose stages must be
+    /// Columns of X a stage of Hopper's kernels: those of a step; half of them where many whole weights stay, whose stages must be
     /// smaller for enough to fit. Boxes of half a step were slower than fewer stages (docs/perf-log.md).
     pub fn x_step(&self) -> usize {
-        if self.resident > 8 && self.column_run == 0 { self.step / 2 } else { self.step }
+        let halves = self.resident > 8 && self.column_run == 0 && !self.intrinsic.is_sparse();
+        if halves { self.step / 2 } else { self.step }
     }
 
     /// Bytes of X a stage.
@@ -191,7 +193,8 @@ impl KernelConfig {
         } else {
             0
         };
-        let stages = self.stages * self.stage_bytes() + self.resident * self.w_bytes() + extra;
+        let resident = self.resident * (self.w_bytes() + self.position_bytes());
+        let stages = self.stages * self.stage_bytes() + resident + extra;
         // The sums of all groups take the place of the stages; the row numbers follow.
         self.division.map_or(stages, |d| stages.max(d.groups * d.rows * self.tokens * 4) + d.rows * 4)
     }
@@ -353,12 +356,11 @@ impl KernelConfig {
         let resident = self.resident == 0
             || KernelConfig::resident_steps(self.rows, self.resident) == Some(self.resident)
                 && (self.tokens, self.split * self.share) == (KernelConfig::resident_tokens(self.rows), 1)
-                && !self.intrinsic.is_sparse()
                 && !self.stored_zeros;
         if !resident {
             return Err(format!(
-                "resident: expected 0, or with wgmma, no split and no stored zeros 4 or 8 of 128 rows and 128 tokens or 4, 8, 12 or \
-                 16 of 64 rows and 256 tokens, found {self}"
+                "resident: expected 0, or with no split and no stored zeros 4 or 8 of 128 rows and 128 tokens or 4, 8, 12 or 16 of 64 \
+                 rows and 256 tokens, found {self}"
             ));
         }
         if self.share > 1 && (self.rows, self.tokens, self.intrinsic) != (128, 256, Intrinsic::Wgmma) {

@@ -65,7 +65,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     int m) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
-    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
+    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * (W_STAGE * 2);
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
     const unsigned weights_there = empty + 8 * STAGES, weights_done = weights_there + 8;
     const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
@@ -158,7 +158,7 @@ gemm_wgmma_f16_128x128x64_resident4_boxes64_runs(
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base, X_STEP * 128, 1024);
-    const unsigned long long ws = descriptor(weights, 16, 1024);
+    const unsigned long long ws = descriptor(weights, 16, 8 * 128);
     // Buffers of 64 rows in turn.
     const unsigned buffers = staging + group * (BUFFERS * 64 * CHUNK * 2);
     int buffer = 0;

@@ -18,10 +18,14 @@ pub(super) fn fence(config: &KernelConfig) -> &'static str {
     if config.column_run > 0 { "" } else { "            fence_async();\n" }
 }
 
+/// Bytes of a row of W, and the descriptor of its image: 128 (128-byte swizzle), or 64 where half is stored (64-byte swizzle).
+pub(super) fn weights_rows(config: &KernelConfig) -> (usize, &'static str) {
+    if config.intrinsic.is_sparse() { (64, "descriptor64") } else { (128, "descriptor") }
+}
+
 pub(super) fn consumer(config: &KernelConfig) -> String {
     let sparse = config.intrinsic == Intrinsic::WgmmaSp;
-    // Rows of W are 128 bytes (128-byte swizzle), or 64 where half is stored (64-byte swizzle).
-    let (w_row, weights) = if sparse { (64, "descriptor64") } else { (128, "descriptor") };
+    let (w_row, weights) = weights_rows(config);
     let (group_rows, group_x) = if config.rows == 128 {
         (format!("group * (64 * {w_row})"), "0")
     } else {

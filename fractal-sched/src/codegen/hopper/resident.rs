@@ -1,4 +1,4 @@
-//! `wgmma` with few kept columns: the weights of a tile stay in shared memory while the block goes over the tokens.
+//! Few kept columns: the weights of a tile, and the positions of 2 of 4, stay in shared memory while the block goes over the tokens.
 //!
 //! The two multiplying warpgroups take token tiles in turn, each all rows, so that one stores its results while the
 //! other multiplies. Stages hold X alone, of tiles of 64 rows with many steps half a step. A block has items that follow one
@@ -9,8 +9,9 @@
 use super::KernelConfig;
 use super::finish::{buffers_of_group, end, finish};
 use super::full_arrivals;
+use super::gather::{self, COPIES, SETUP};
 use super::load::{LOAD_BOXES, PLACE, StepLoop};
-use super::multiply::fence;
+use super::multiply::{fence, weights_rows};
 
 /// Constants, then everything between the signature and the end of the kernel.
 pub(super) fn constants(config: &KernelConfig) -> String {
@@ -24,14 +25,21 @@ constexpr int PER_STEP = STEP / X_STEP;  // stages of X
 }
 
 pub(super) fn body(config: &KernelConfig) -> String {
-    let producer = if config.column_run > 0 { box_producer() } else { producer(config) };
-    [place(config), producer, consumer(config)].concat()
+    let producer = if config.column_run > 0 {
+        box_producer()
+    } else if gather::serves(config) {
+        gathering_producer()
+    } else {
+        producer(config)
+    };
+    let weights = load_weights(config);
+    [place(config), producer.replace("LOAD_WEIGHTS\n", &weights), consumer(config)].concat()
 }
 
 fn place(config: &KernelConfig) -> String {
     "    extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
-    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * W_STAGE * 2;
+    const unsigned weights = base + STAGES * STAGE_BYTES, staging = weights + RESIDENT * (WEIGHTS);
     const unsigned full = staging + STAGING_BYTES, empty = full + 8 * STAGES;
     const unsigned weights_there = empty + 8 * STAGES, weights_done = weights_there + 8;
     const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
@@ -69,15 +77,32 @@ fn place(config: &KernelConfig) -> String {
 
 "
     .replace("ARRIVALS", &full_arrivals(config, 0).to_string())
+    .replace("WEIGHTS", step_bytes(config))
 }
 
-/// A tile's weights, when both warpgroups are done with the last one's.
-const LOAD_WEIGHTS: &str = "                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
-                    barrier_expect(weights_there, steps * (W_STAGE * 2));
-                    for (int step = 0; step < steps; ++step) {
+/// Bytes of a step's weights, with their positions.
+fn step_bytes(config: &KernelConfig) -> &'static str {
+    if config.intrinsic.is_sparse() { "W_STAGE * 2 + P_STAGE * 4" } else { "W_STAGE * 2" }
+}
+
+/// A tile's weights, when both warpgroups are done with the last one's. Positions lie behind all of them.
+fn load_weights(config: &KernelConfig) -> String {
+    let bytes = step_bytes(config);
+    let positions = if config.intrinsic.is_sparse() {
+        "                        load_row(p_map, first + step, weights + RESIDENT * (W_STAGE * 2) + step * (P_STAGE * 4), weights_there);
+"
+    } else {
+        ""
+    };
+    format!(
+        "                    if (changes > 0) barrier_wait(weights_done, (changes - 1) & 1);
+                    barrier_expect(weights_there, steps * ({bytes}));
+                    for (int step = 0; step < steps; ++step) {{
                         bulk_copy(weights + step * (W_STAGE * 2), values + (size_t)(first + step) * W_STAGE, W_STAGE * 2, weights_there);
-                    }
-";
+{positions}                    }}
+"
+    )
+}
 
 fn box_producer() -> String {
     format!(
@@ -101,7 +126,8 @@ fn box_producer() -> String {
                     starts[i] = column < 0 ? NOWHERE : column;
                 }}
                 if (lane == 0) {{
-{LOAD_WEIGHTS}                }}
+LOAD_WEIGHTS
+                }}
                 __syncwarp();
                 // X is what the kernel before may have written.
                 if (changes == 0) dependency_wait();
@@ -122,6 +148,58 @@ fn box_producer() -> String {
                 }}
             }}
         }}
+        return;
+    }}
+
+"
+    )
+}
+
+/// Each lane the same four rows of a step, as where weights come by stages.
+fn gathering_producer() -> String {
+    format!(
+        "    if (group == 2) {{
+        give_registers<72>();
+{SETUP}        int tile = -1, first = 0, steps = 0, changes = 0, stage = 0;
+        unsigned phase = 0;
+        // The columns of two steps are fetched while the two before are copied; behind a tile's last come its first again.
+        int4 near = {{}}, far = {{}};
+        auto fetch = [&](int step) {{
+            if (step < steps) near = load_four_now(columns + (size_t)(first + step) * STEP + row);
+            if (step + 1 < steps) far = load_four_now(columns + (size_t)(first + step + 1) * STEP + row);
+        }};
+        for (int item = from; item < to; go_on(++item)) {{
+            if (of_rows != tile) {{
+                tile = of_rows;
+                first = load_now(begin + tile);
+                steps = load_now(begin + tile + 1) - first;
+                fetch(0);
+                if (warp == 0 && lane == 0) {{
+LOAD_WEIGHTS
+                }}
+                __syncwarp();
+                // X is what the kernel before may have written.
+                if (changes == 0) dependency_wait();
+                ++changes;
+            }}
+            const int m0 = of_tokens * TOKENS, token = m0 + lane % 8 * 8;
+            const uint4* const source = (const uint4*)(x + (token < m ? token : 0));
+            const bool inside = m0 + TOKENS <= m;
+            for (int step = 0; step < steps; step += 2) {{
+                // What was fetched is used up before more is fetched: to wait for the one would be to wait for the other.
+                const Rows both[2] = {{rows_of(near), rows_of(far)}};
+                fetch(step + 2 < steps ? step + 2 : 0);
+#pragma unroll
+                for (int u = 0; u < 2; ++u) {{
+                    if (step + u >= steps) break;
+                    const Rows& own = both[u];
+                    barrier_wait(empty + 8 * stage, phase ^ 1);
+                    const unsigned xs = base + stage * STAGE_BYTES;
+{COPIES}                }}
+            }}
+        }}
+        // No copy may be under way when the block ends.
+        asm volatile(\"cp.async.wait_all;\" ::: \"memory\");
         return;
     }}
 
@@ -167,7 +245,8 @@ fn producer(config: &KernelConfig) -> String {
                     columns_here[i] = step < steps ? load_now(columns + (size_t)(first + step) * STEP + mine) : 0;
                 }}
                 if (warp == 0 && lane == 0) {{
-{LOAD_WEIGHTS}                }}
+LOAD_WEIGHTS
+                }}
                 __syncwarp();
                 whole = 0;
 #pragma unroll
@@ -233,14 +312,23 @@ fn consumer(config: &KernelConfig) -> String {
             )
         })
         .collect();
-    let (fence, own_staging) = (fence(config), buffers_of_group(config));
+    let own_staging = buffers_of_group(config);
+    let (main_loop, read) = if config.intrinsic.is_sparse() {
+        let read = "#pragma unroll
+        for (int half = 0; half < HALVES; ++half) asm volatile(\"\" : \"+r\"(even[half]), \"+r\"(odd[half])::\"memory\");
+";
+        (sparse_loop(config), read)
+    } else {
+        (dense_loop(config), "")
+    };
+    let (w_row, descriptor) = weights_rows(config);
     let (finish, end) = (finish(config, "half * (PIECE / CHUNK) + c", "half * 64 + warp * 16"), end(config));
     format!(
         "    take_registers<216>();
     int stage = 0;
     unsigned phase = 0;
     const unsigned long long xs = descriptor(base, X_STEP * 128, 1024);
-    const unsigned long long ws = descriptor(weights, 16, 1024);
+    const unsigned long long ws = {descriptor}(weights, 16, 8 * {w_row});
 {own_staging}    // The numbers of the 16 rows of this warp in each half of the tile, one a lane.
     int tile = -1, steps = 0, changes = 0, tile_rows[HALVES];
 {declared}    bool changed = false;
@@ -272,7 +360,35 @@ fn consumer(config: &KernelConfig) -> String {
         // The first multiplication sets them.
         float sums[HALVES][TOKENS / 2];
         int previous = 0;
-        // A stage at a time.
+{main_loop}{claim}        wgmma_wait<0>();
+{read}        if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+#pragma unroll
+        for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
+            // The compiler does not see that the instruction writes later than it is issued.
+            asm volatile(\"\" : \"+f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)])::\"memory\");
+        }}
+        if (steps == 0) {{
+            pass_turn(group);
+#pragma unroll
+            for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
+                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)]));
+            }}
+        }}
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half) {{
+            float (&acc)[TOKENS / 2] = sums[half];
+            const int numbers = tile_rows[half];
+{here}{finish}        }}
+    }}
+{end}"
+    )
+}
+
+/// A stage at a time.
+fn dense_loop(config: &KernelConfig) -> String {
+    let fence = fence(config);
+    format!(
+        "        // A stage at a time.
         const int count = steps * PER_STEP;
         for (int part = 0; part < count; ++part) {{
             barrier_wait(full + 8 * stage, phase);
@@ -295,26 +411,53 @@ fn consumer(config: &KernelConfig) -> String {
                 phase ^= 1;
             }}
         }}
-{claim}        wgmma_wait<0>();
-        if (steps > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+"
+    )
+}
+
+/// Two steps a turn: each has its own registers of positions, which must not be written again before the instruction that reads
+/// them is done.
+fn sparse_loop(config: &KernelConfig) -> String {
+    let fence = fence(config);
+    format!(
+        "        unsigned even[HALVES] = {{}}, odd[HALVES] = {{}};
+        auto issue = [&](int step, unsigned (&kept)[HALVES]) {{
+            barrier_wait(full + 8 * stage, phase);
+{fence}#pragma unroll
+            for (int half = 0; half < HALVES; ++half) {{
+                const unsigned at = weights + RESIDENT * (W_STAGE * 2) + step * (P_STAGE * 4) + (half * 128 + threadIdx.x % 128) * 4;
+                asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(kept[half]) : \"r\"(at) : \"memory\");
+            }}
+            wgmma_begin();
+            const unsigned long long w = advance(ws, step * (W_STAGE * 2)), b = advance(xs, stage * STAGE_BYTES);
 #pragma unroll
-        for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
-            // The compiler does not see that the instruction writes later than it is issued.
-            asm volatile(\"\" : \"+f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)])::\"memory\");
-        }}
-        if (steps == 0) {{
-            pass_turn(group);
+            for (int half = 0; half < HALVES; ++half) {{
+                multiply<0>(sums[half], advance(w, half * (64 * 64)), b, kept[half], step > 0);
+                multiply<1>(sums[half], advance(w, half * (64 * 64) + 32), advance(b, 4096), kept[half], 1);
+            }}
+            wgmma_commit();
+            if (step + 1 == steps) pass_turn(group);
+        }};
+        // The step before is done, and with it what read its positions: its stage may be filled again.
+        auto retire = [&](int step, unsigned (&read)[HALVES]) {{
+            wgmma_wait<1>();
 #pragma unroll
-            for (int i = 0; i < HALVES * (TOKENS / 2); ++i) {{
-                asm volatile(\"mov.f32 %0, 0f00000000;\" : \"=f\"(sums[i / (TOKENS / 2)][i % (TOKENS / 2)]));
+            for (int half = 0; half < HALVES; ++half) asm volatile(\"\" : \"+r\"(read[half])::\"memory\");
+            if (step > 0 && lane == 0) barrier_arrive(empty + 8 * previous);
+            previous = stage;
+            if (++stage == STAGES) {{
+                stage = 0;
+                phase ^= 1;
+            }}
+        }};
+        for (int step = 0; step < steps; step += 2) {{
+            issue(step, even);
+            retire(step, odd);
+            if (step + 1 < steps) {{
+                issue(step + 1, odd);
+                retire(step + 1, even);
             }}
         }}
-#pragma unroll
-        for (int half = 0; half < HALVES; ++half) {{
-            float (&acc)[TOKENS / 2] = sums[half];
-            const int numbers = tile_rows[half];
-{here}{finish}        }}
-    }}
-{end}"
+"
     )
 }

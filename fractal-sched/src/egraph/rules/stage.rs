@@ -3,7 +3,6 @@
 use super::{Definition, Family, Rule, closing};
 use crate::codegen::KernelConfig;
 use crate::egraph::schedule::Choice;
-use fractal_dsl::Intrinsic;
 
 const fn rule(name: &'static str, after: &'static str, condition: &'static str, reason: &'static str) -> Rule {
     Rule { name, family: Family::Stage, before: "(run p (cluster:sxt s))", after, condition, reason }
@@ -21,21 +20,23 @@ pub(super) const RULES: &[Definition] = &[
         rule: rule(
             "weights-resident",
             "(run p (resident:true …))",
-            "wgmma, a block alone, no stored zeros; 128 rows, 128 tokens, at most 8 steps in every tile, or 64, 256, 16",
+            "a block alone, no stored zeros; 128 rows, 128 tokens, at most 8 steps in every tile, or 64, 256, 16",
             "weights are the same for all tokens",
         ),
         rewrites: |name, _| {
             vec![closing(name, Choice::Resident(true), |context, facts, schedule| {
                 let request = &schedule.request;
-                let (Some(tiles), Some(rows)) = (facts.dense.filter(|_| !facts.ragged), request.rows) else {
+                let (Some(intrinsic), Some(rows)) = (request.intrinsic.filter(|i| i.is_arch_specific()), request.rows)
+                else {
                     return false;
                 };
+                let Some(tiles) = context.tiles(intrinsic, facts).filter(|_| !facts.ragged) else { return false };
                 let alone = (request.split, request.share) == (Some(1), Some(1));
-                (request.intrinsic, request.tokens)
-                    == (Some(Intrinsic::Wgmma), Some(KernelConfig::resident_tokens(rows)))
-                    && alone
-                    && KernelConfig::resident_steps(rows, tiles.columns.div_ceil(64)).is_some()
-                    && !context.stores_zeros(Intrinsic::Wgmma, rows, &tiles)
+                let steps = tiles.columns.div_ceil(64);
+                alone
+                    && request.tokens == Some(KernelConfig::resident_tokens(rows))
+                    && KernelConfig::resident_steps(rows, steps).is_some()
+                    && !context.stores_zeros(intrinsic, rows, tiles)
             })]
         },
     },
