@@ -272,6 +272,7 @@ const ASKED: &[Asked] = &[
         (260, 200, 264),
         "tile(n, 64); condense(x, 1); resident(w)",
     ),
+    ("wgmma_sp_f16_64x256x64_resident16_boxes64", "2:4", DType::F16, (260, 900, 520), "tile(n, 64); resident(w)"),
     ("wgmma_sp_bf16_64x256x64_resident8", "vnm:64", DType::BF16, (8600, 900, 1032), "resident(w)"),
     ("wgmma_sp_f16_64x256x64_resident16", "vnm:64", DType::F16, (330, 1900, 520), "resident(w)"),
     ("wgmma_sp_f16_64x256x64_resident12", "tvw:64", DType::F16, (330, 1500, 520), "resident(w)"),

@@ -101,6 +101,8 @@ const CASES: &[Case] = &[
     resident("vnm:64", DType::F16, (200, 900, 520), &["bias"]),
     resident("vnm:64", DType::BF16, (330, 1990, 1032), &["residual"]),
     resident("perm-2:4", DType::BF16, (130, 400, 264), &["bias"]),
+    // The boxes of tiles of 64 rows.
+    resident("2:4", DType::F16, (64, 900, 1032), &["bias"]),
     resident("tvw:128+2%", DType::F16, (300, 700, 520), &["bias", "gelu"]),
     resident("2:4+3%", DType::BF16, (200, 300, 264), &["residual"]),
     // One tile of tokens: the weights of all stages come early.

@@ -297,10 +297,16 @@ fn a_kernel_that_counts_pieces_of_x_in_32_bits_takes_no_more_tokens_than_they_re
     // Nearly 64 GiB of 16-bit elements.
     assert_eq!(config.most_tokens(16384), (1 << 21) - 1);
     assert_eq!(config.most_tokens(0), 8 * (u32::MAX as usize));
+    // With 2 of 4 kept, also where weights stay.
+    let stays = KernelConfig { intrinsic: Intrinsic::WgmmaSp, tokens: 256, resident: 8, ..config.clone() };
+    assert!(source(&stays).contains("unsigned offset[4]"));
+    assert_eq!(stays.most_tokens(16384), (1 << 21) - 1);
     // Those with addresses of 64 bits, and the copy engine's boxes.
     for other in [
         KernelConfig { tokens: 256, rows: 128, ..config.clone() },
         KernelConfig { column_run: 64, ..config.clone() },
+        KernelConfig { rows: 128, tokens: 128, ..stays.clone() },
+        KernelConfig { column_run: 64, ..stays },
         KernelConfig { stored_zeros: true, runs: false, ..config },
     ] {
         assert!(!source(&other).contains("unsigned offset[4]"));

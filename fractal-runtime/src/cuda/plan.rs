@@ -217,7 +217,7 @@ impl KernelPlan {
             let with = |stages| KernelConfig { resident, stages, ..base.clone() };
             self.stages(3..=8).rev().map(with).find(|config| config.check().is_ok())
         };
-        // Tiles of 64 rows need X at a rate that smaller boxes do not come at, nor do boxes fit beside the most weights.
+        // Tiles of 64 rows need X at a rate that smaller boxes do not come at, nor do boxes fit beside the most whole weights.
         let small = rows == 64 && traits.column_run < 64 && self.gemm.request().run.is_none();
         let rows_of_x = Traits { column_run: 0, ..traits };
         if small { of(rows_of_x) } else { of(traits).or_else(|| of(rows_of_x)) }

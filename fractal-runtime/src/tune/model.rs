@@ -42,7 +42,7 @@ pub enum Kind {
     Wgmma,
     /// `wgmma_sp`.
     WgmmaSp,
-    /// `wgmma` with weights that stay.
+    /// `wgmma` and `wgmma_sp` with weights that stay.
     Resident,
 }
 

@@ -118,7 +118,7 @@ impl KernelConfig {
         hopper::most_of_x(self) / k.max(1)
     }
 
-    /// Bytes of positions a stage, of 2-of-4 kernels.
+    /// Bytes of positions a step, of 2-of-4 kernels.
     pub fn position_bytes(&self) -> usize {
         if self.intrinsic.is_sparse() { self.rows / 16 * 32 * 4 } else { 0 }
     }
@@ -397,6 +397,7 @@ impl KernelConfig {
             128 => {
                 residuals > 1
                     || (curved || self.resident > 0 && self.residue) && residuals > 0 && !self.runs
+                    || curved && residuals > 0 && self.residue && self.resident > 0 && self.intrinsic.is_sparse()
                     || zeros && self.split > 1
             }
             _ => false,

@@ -202,7 +202,7 @@ fn constants(config: &KernelConfig) -> String {
     let x_step = if config.is_hopper() { "X_STEP" } else { "STEP" };
     let positions = match config.position_bytes() {
         0 => String::new(),
-        bytes => format!("constexpr int P_STAGE = {};            // words of positions a stage\n", bytes / 4),
+        bytes => format!("constexpr int P_STAGE = {};            // words of positions a step\n", bytes / 4),
     };
     let warps = if config.is_hopper() {
         hopper::constants(config)

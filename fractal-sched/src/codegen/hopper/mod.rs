@@ -48,7 +48,8 @@ pub(super) fn group_tokens(config: &KernelConfig) -> usize {
 
 /// Tokens that a warp stages at a time for its stores.
 pub(super) fn chunk(config: &KernelConfig) -> usize {
-    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X; beside 96 KiB of weights that stay they would take a stage's room.
+    // Two buffers of 64 tokens do not fit beside stages of 64 KiB of X; beside 96 KiB of weights that stay, or 72 with 2 of
+    // 4 kept, they would take a stage's room.
     let most = match config.resident {
         0 if config.tokens == 512 => 16,
         0..=8 => 64,
@@ -85,7 +86,7 @@ constexpr int NOWHERE = 1 << 30;    // a row of X beyond its end
     };
     let constants = format!(
         "constexpr int X_STEP = {};           // columns of X a stage
-constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, W, positions
+constexpr unsigned STAGE_BYTES = {};  // bytes of a stage: X, and W and positions where they do not stay
 constexpr unsigned STAGING_BYTES = {};
 constexpr int GROUP_TOKENS = {};     // tokens of a multiplying warpgroup
 constexpr int SPLIT = {};            // blocks that share the steps of a tile

@@ -1,10 +1,10 @@
 //! Few kept columns: the weights of a tile, and the positions of 2 of 4, stay in shared memory while the block goes over the tokens.
 //!
 //! The two multiplying warpgroups take token tiles in turn, each all rows, so that one stores its results while the
-//! other multiplies. Stages hold X alone, of tiles of 64 rows with many steps half a step. A block has items that follow one
-//! another, tile by tile, so that it changes weights seldom; that is announced by two barriers: the weights are there, and both
-//! warpgroups are done with the last. Of a tile's tokens blocks begin with those that others have at that time, since
-//! the second-level cache is fastest where many read the same.
+//! other multiplies. Stages hold X alone, half a step where many whole weights stay and rows come one by one. A block has items
+//! that follow one another, tile by tile, so that it changes weights seldom; that is announced by two barriers: the weights are
+//! there, and both warpgroups are done with the last. Of a tile's tokens blocks begin with those that others have at that time,
+//! since the second-level cache is fastest where many read the same.
 
 use super::KernelConfig;
 use super::finish::{buffers_of_group, end, finish};
