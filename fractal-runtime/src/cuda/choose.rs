@@ -19,6 +19,9 @@ const OUT: f64 = 16.0;
 const ROWS_INTO_ONE: f64 = 42.0;
 /// Bytes of results a cycle out of it beside them.
 const BESIDE: f64 = 64.0;
+/// Cycles for each of the tensor cores' where 128 rows with 2 of 4 kept stay: the operands of their narrow instructions come from
+/// shared memory no faster.
+const NARROW: f64 = 2.2;
 /// Cycles to exchange sums in a cluster, fixed and by token of a warpgroup.
 const EXCHANGE: (f64, f64) = (1000.0, 17.0);
 /// Cycles that blocks that share weights take to meet, at their start and at their end.
@@ -84,7 +87,8 @@ pub(crate) fn cycles(config: &KernelConfig, load: Load, m: usize, multiprocessor
 /// Weights first; then one warpgroup's results leave while the other multiplies, whichever takes longer.
 fn resident(config: &KernelConfig, load: Load, items: usize, multiprocessors: usize) -> f64 {
     let busy = items.min(multiprocessors).max(1);
-    let multiply = (config.rows * config.tokens * config.stored_step()) as f64 / 2048.0;
+    let narrow = if config.intrinsic.is_sparse() && config.tokens < 256 { NARROW } else { 1.0 };
+    let multiply = (config.rows * config.tokens * config.stored_step()) as f64 / 2048.0 * narrow;
     let rate = INTO_ONE.min(INTO_ALL * multiprocessors as f64 / busy as f64);
     let into = if config.column_run > 0 { rate } else { rate.min(ROWS_INTO_ONE) };
     let results = (config.rows * config.tokens * config.dtype.bytes()) as f64;
@@ -210,6 +214,27 @@ mod tests {
             let found = config.map(|c| (c.name(), c.x_step(), c.stages));
             let expected = expected.map(|(name, step, stages)| (format!("gemm_wgmma_sp_f16_{name}"), step, stages));
             assert_eq!(found, expected, "{steps} steps of {rows} rows, runs of {run}");
+        }
+    }
+
+    #[test]
+    fn weights_with_two_of_four_stay_where_that_was_faster() {
+        let pattern = "tvw:128".parse::<Named>().unwrap().pattern(4096, 1024, 0.25).unwrap();
+        let plan = KernelPlan::new(&Gemm::new(pattern, DType::F16), 90).unwrap();
+        let traits = Traits { runs: true, stored_zeros: false, column_run: 0, residue: false };
+        for (rows, n, steps, m, expected) in [
+            (128, 4096, 8, 8192, "128x128x64_resident8"),
+            (128, 3072, 6, 4096, "128x128x64_resident8"),
+            (128, 4096, 4, 1024, "128x128x64_resident4"),
+            (128, 4096, 8, 1024, "128x256x64"),
+            (64, 4096, 8, 8192, "64x256x64_resident8"),
+            (64, 4096, 16, 4096, "64x256x64_resident16"),
+            (64, 4096, 8, 1024, "64x512x64"),
+        ] {
+            let load = Load { tiles: n / rows, steps: n / rows * steps, longest: steps };
+            let configs = plan.hopper_configs(rows, traits).chain(plan.resident_config(rows, traits, steps));
+            let name = cheapest(configs, load, m, 132).unwrap().name();
+            assert_eq!(name, format!("gemm_wgmma_sp_f16_{expected}_runs"), "{steps} steps of {rows} rows, {n}, {m}");
         }
     }
 
