@@ -175,6 +175,7 @@ const FAMILIES: &[Family] = &[
     ("wgmma_sp_f16_128x", "tvw:128", DType::F16, (4200, 300, 1032), 3),
     ("wgmma_sp_bf16", "2:4", DType::BF16, (260, 3000, 136), 5),
     ("wgmma_sp_f16_64x", "vnm:64", DType::F16, (200, 300, 520), 2),
+    ("wgmma_sp_bf16_64x256x64_resident8", "vnm:64", DType::BF16, (8600, 900, 1032), 1),
     // With a residue; shapes small enough that most columns are met twice.
     ("gemm_ffma_f32", "tw:128+2%", DType::F32, (260, 300, 264), 1),
     ("gemm_ffma_f32", "tw:32+5%", DType::F32, (70, 90, 33), 4),
@@ -273,7 +274,6 @@ const ASKED: &[Asked] = &[
         "tile(n, 64); condense(x, 1); resident(w)",
     ),
     ("wgmma_sp_f16_64x256x64_resident16_boxes64", "2:4", DType::F16, (260, 900, 520), "tile(n, 64); resident(w)"),
-    ("wgmma_sp_bf16_64x256x64_resident8", "vnm:64", DType::BF16, (8600, 900, 1032), "resident(w)"),
     ("wgmma_sp_f16_64x256x64_resident16", "vnm:64", DType::F16, (330, 1900, 520), "resident(w)"),
     ("wgmma_sp_f16_64x256x64_resident12", "tvw:64", DType::F16, (330, 1500, 520), "resident(w)"),
     ("128x64x64_runs", "bw:128x64", DType::F16, (260, 900, 264), "tile(m, 64); cluster(k, 1); condense(x, 1)"),
